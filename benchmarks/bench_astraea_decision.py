@@ -138,7 +138,7 @@ def measure(servers: int, slots: int, count: int, compared: int) -> str:
 
 
 def main() -> None:
-    build_market(2, 4, jobs := draw_jobs(3, 4, seed=0)).hold(jobs)  # compile
+    build_market(2, 4, jobs := draw_jobs(3, 4, seed=0)).schedule(jobs)  # compile
     print(
         "                                                    decision, ms                loops, ms"
     )

@@ -66,7 +66,7 @@ def dominated(batch: GangBatch, scale: float) -> tuple[bool, float]:
         prices = price_table(max(scale * theta, 1.001), total)
         kinds.append(UnitPool(capacity, shares, prices, batch.slots))
     earned = {0: 0.0, 1: 0.0}
-    for award in RoundMarket(kinds).hold(batch.jobs):
+    for award in RoundMarket(kinds).schedule(batch.jobs):
         earned[award.job.tenant] += award.gang.value / MICRO
     better = find_dominating_schedule(batch, earned)
     before = sum(earned.values())

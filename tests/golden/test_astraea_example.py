@@ -57,7 +57,7 @@ def played(*, rigid: bool) -> tuple[list[list[GangAward]], list[str]]:
     waiting = [job_of(row, rigid=rigid) for row in EXAMPLE["jobs"]]
     rounds = []
     for start, end in EXAMPLE["rounds"]:
-        awards = market(end - start).hold(waiting)
+        awards = market(end - start).schedule(waiting)
         waiting = [job for job in waiting if job not in {award.job for award in awards}]
         rounds.append(awards)
     return rounds, [job.name for job in waiting]
@@ -131,7 +131,7 @@ def test_a_steeper_report_pays_in_the_example() -> None:
         rows = [job_of(row, rigid=True) for row in EXAMPLE["jobs"]]
         j21 = rows[2]
         rows[2] = GangJob(**(vars(j21) | {"utility": lambda d: 100 + slope * d.astype(np.float64)}))
-        awards = {award.job.name: award for award in market(4).hold(rows)}
+        awards = {award.job.name: award for award in market(4).schedule(rows)}
         arrival = EXAMPLE["jobs"][2]["arrival"]
         completion = 8 + awards["j21"].gang.end - 1
         income = sum(
@@ -151,5 +151,5 @@ def test_alone_on_its_share_u2_would_have_done_better() -> None:
     # although both are within their shares.
     rows = [job_of(row, rigid=True) for row in EXAMPLE["jobs"] if row["tenant"] == "u2"]
     pooled = {award.job.name: award.gang for award in played(rigid=True)[0][0]}
-    alone = {award.job.name: award.gang for award in market(4).hold(rows)}
+    alone = {award.job.name: award.gang for award in market(4).schedule(rows)}
     assert (pooled["j21"].value, alone["j21"].value) == (92 * MICRO, 96 * MICRO)

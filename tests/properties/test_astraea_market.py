@@ -85,7 +85,7 @@ def random_round(seed: int, kinds: int = 2) -> tuple[RoundMarket, list[GangJob]]
 def test_a_round_keeps_capacities_shares_and_books(seed: int) -> None:
     market, jobs = random_round(seed)
     before = [places.free.copy() for places in market.pools]
-    awards = market.hold(jobs)
+    awards = market.schedule(jobs)
     assert len({award.job.name for award in awards}) == len(awards)
 
     for kind, (places, was) in enumerate(zip(market.pools, before, strict=True)):
@@ -131,7 +131,7 @@ def test_random_rounds_cover_loans_and_jobs_without_parameter_servers() -> None:
 
 def play(seed: int) -> list[GangAward]:
     market, jobs = random_round(seed)
-    return market.hold(jobs)
+    return market.schedule(jobs)
 
 
 def test_a_round_does_not_depend_on_the_order_of_its_jobs() -> None:
@@ -139,8 +139,10 @@ def test_a_round_does_not_depend_on_the_order_of_its_jobs() -> None:
         market, jobs = random_round(seed)
         other, _ = random_round(seed)
         shuffled = [jobs[at] for at in np.random.default_rng(seed).permutation(len(jobs))]
-        plain = [(award.job.name, award.gang.start, award.gang.cost) for award in market.hold(jobs)]
-        mixed = [(a.job.name, a.gang.start, a.gang.cost) for a in other.hold(shuffled)]
+        plain = [
+            (award.job.name, award.gang.start, award.gang.cost) for award in market.schedule(jobs)
+        ]
+        mixed = [(a.job.name, a.gang.start, a.gang.cost) for a in other.schedule(shuffled)]
         assert plain == mixed
 
 

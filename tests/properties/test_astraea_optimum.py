@@ -101,7 +101,7 @@ def market_of(batch: GangBatch, theta: float) -> RoundMarket:
 @pytest.mark.parametrize("seed", sample(range(6)))
 def test_a_round_is_at_most_the_optimum_and_totals_bound_it(seed: int) -> None:
     batch = random_batch(seed, jobs=5, slots=4, servers=3)
-    awards = market_of(batch, 4.0).hold(batch.jobs)
+    awards = market_of(batch, 4.0).schedule(batch.jobs)
     earned = sum(award.gang.value for award in awards) / MICRO
     optimum = batch.solve()
     totals = batch.solve(placed=False)
@@ -116,7 +116,7 @@ def test_a_refused_job_beside_idle_places_is_not_pareto_efficient() -> None:
 
     def earned(theta: float) -> dict[int, float]:
         values = {0: 0.0, 1: 0.0}
-        for award in market_of(batch, theta).hold(batch.jobs):
+        for award in market_of(batch, theta).schedule(batch.jobs):
             values[award.job.tenant] += award.gang.value / MICRO
         return values
 

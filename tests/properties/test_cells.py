@@ -22,7 +22,7 @@ def idle_units(clusters: VirtualClusters, tenant: int) -> int:
     """Return the number of a tenant's own units that are idle."""
     unbound = sum(size * count for size, count in clusters._unbound[tenant].items())
     bound = [bound for on_server in clusters._bound[tenant].values() for bound in on_server]
-    inside = [cell for one in bound for cell in one.inside._known]
+    inside = [cell for one in bound for cell in one.inside._free_cells]
     return unbound + sum(cell.size for cell in inside)
 
 
@@ -41,7 +41,7 @@ def test_buddies_split_the_smallest_and_merge_again() -> None:
     assert buddies.allocate(1) is None
     for cell in (second, Cell(0, 0, 4), first):
         assert not buddies.idle
-        buddies.give(cell)
+        buddies.release(cell)
     assert buddies.idle
 
 
@@ -90,7 +90,7 @@ def test_a_tenant_s_own_cells_are_always_available_to_it(seed: int) -> None:
         if running and generator.random() < 0.45:
             tenant, cells = running.pop(int(generator.integers(len(running))))
             for cell in cells:
-                clusters.give(tenant, cell)
+                clusters.release(tenant, cell)
             used[tenant] -= sum(cell.size for cell in cells)
         else:
             tenant = int(generator.integers(3))

@@ -106,7 +106,7 @@ def test_offers_complete_the_work_within_their_bounds(part: int) -> None:
     for market, job, remaining, offered, begun in cases(range(part * 200, part * 200 + 200)):
         now = market.ledger.start
         plain = market.priced(job, remaining)
-        charged = RestartAwareSearch(plain, begun=begun)
+        charged = RestartAwareSearch(plain, first_start_costs=begun)
         offer = charged.best()
         most = largest_payoff(job, offered, now, remaining, begun=begun)
         possible += most > -math.inf
@@ -144,7 +144,7 @@ def test_offers_of_whole_chunks_complete_the_work_as_well() -> None:
     longer = 0
     for market, job, remaining, _, begun in cases(range(150)):
         plain = market.priced(job, remaining, literal=True)
-        offer = RestartAwareSearch(plain, begun=begun).best()
+        offer = RestartAwareSearch(plain, first_start_costs=begun).best()
         if offer is None:
             continue
         plan = plain.schedule(offer) if offer.plan is None else offer.plan
@@ -168,7 +168,7 @@ def test_a_plan_that_is_not_longer_than_before_is_no_offer() -> None:
     for market, job, remaining, _, begun in cases(range(150)):
         view = market.priced(job, remaining).view
         plain = Deaf(market.planner(), view, job, remaining)
-        charged = RestartAwareSearch(plain, begun=begun)
+        charged = RestartAwareSearch(plain, first_start_costs=begun)
         offer, before = charged.best(), plain.best()
         if offer is not None:
             assert done_by(job, charged.schedule(offer), begun=begun) >= remaining
@@ -182,7 +182,7 @@ def test_an_offer_without_restarts_is_the_planners_own() -> None:
         free = replace(job, restart=Fraction(0))
         plain = market.priced(free, remaining)
         mine, theirs = (
-            RestartAwareSearch(plain, begun=begun).best(),
+            RestartAwareSearch(plain, first_start_costs=begun).best(),
             plain.best(),
         )
         assert (mine is None) == (theirs is None)

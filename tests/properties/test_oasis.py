@@ -269,6 +269,23 @@ def test_boards_show_every_server_after_any_operations(seed: int) -> None:
         world.check(board)
 
 
+def test_the_scarcest_resource_counts_reservations_that_are_new_to_the_board() -> None:
+    cluster = make_cluster(40, 0, gpus=60, horizon=3)
+    ledger = Ledger(cluster, 3)
+    # More groups of equal servers than a board has space for at first.
+    servers = np.arange(cluster.servers)
+    plan = Schedule.from_arrays(0 * servers, servers, 1 + servers, 0 * servers)
+    ledger.reserve("a", plan, cluster.demand({"gpu": 1000}), None)
+    everyone = np.ones(cluster.servers, dtype=np.bool_)
+    constants = PriceConstants(-2.0, np.ones(len(cluster.resources)))
+    worker = cluster.demand({"gpu": 2000})
+    job = replace(random_job(cluster, np.random.default_rng(0), "b"), worker=worker)
+    board = PriceBoard(cluster, PricePool.of(cluster, everyone), constants, 3)
+    column, room = board.scarcest(job, ps=False, ledger=LedgerView(ledger), slots=1)
+    assert cluster.resources[column] == "gpu"
+    assert room == sum((60 - taken) // 2 for taken in range(1, 41))
+
+
 class Ear:
     """A policy that resumes from another one's decisions."""
 

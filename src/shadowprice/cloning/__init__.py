@@ -1,5 +1,6 @@
-"""CSD: copies of tasks against stragglers, under a deadline that is rarely missed.
+"""CSD: copies of tasks against stragglers, under a deadline that may rarely be missed.
 
-`shadowprice.cloning.api` exports all of it. Cloning isn't a policy, but policies plan copies with
-it.
+CSD is the chance-constrained problem of a 2017 paper on speculative cloning
+(`docs/policies/cloning.md`). `shadowprice.cloning.api` exports the public names. Cloning isn't a
+policy, but policies plan the copies of bags of tasks with it.
 """

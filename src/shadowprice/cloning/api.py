@@ -1,4 +1,4 @@
-"""Exports for solving and simulating CSD."""
+"""Public names for solving and simulating CSD."""
 
 from shadowprice.cloning.copies import CopyPlan, CopyPlanner, fit_durations
 from shadowprice.cloning.montecarlo import MonteCarloResult, SamplingMethod, simulate

@@ -1,7 +1,8 @@
-"""Copies of the tasks of a bag on real processes: by CSD if all can start at once, else by savings.
+"""Plans of copies for the tasks of a bag that runs on real processes.
 
-A `CopyPlanner` is an argument of ``shadowprice.training.bag.Workers.run``. That library runs inside
-jobs and imports nothing of this package. It describes planner and plan as protocols.
+If all tasks can start at once, CSD plans the copies; otherwise copies start by expected saving. A
+`CopyPlanner` is an argument of ``shadowprice.training.bag.Workers.run``. That library runs inside
+jobs and doesn't import this package, so it describes planner and plan as protocols.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from shadowprice.kernels.cloning.saving import Gains, Tasks, assess
 
 
 class CopySavings:
-    """Savings of copies of running tasks while no task waits.
+    """Rule for copies of running tasks while no task waits: the one with the largest saving.
 
-    ``machine_price`` is the flowtime in seconds that a machine second costs, so that idle machines
-    don't copy for nearly nothing.
+    ``distributions`` are those of the tasks' durations. ``machine_price`` is the flowtime in
+    seconds that a machine second costs. It prevents copies that save nearly nothing.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class CopySavings:
     def best(
         self, now: float, running: Sequence[int], begun: Sequence[Sequence[float]]
     ) -> int | None:
-        """Return the task whose next copy saves most beyond its cost; None if none does.
+        """Return the task whose next copy saves most beyond its cost, None if no copy pays.
 
         ``begun`` are the start times of the present copies of each ``running`` task.
         """
@@ -82,28 +83,28 @@ class CopySavings:
 class CopyPlan:
     """Copies of every task, and what they promise."""
 
-    copies: tuple[int, ...]  # with which each task starts
-    deadline: float | None = None  # seconds until every task is to be done
+    copies: tuple[int, ...]  # number of copies with which each task starts
+    deadline: float | None = None  # seconds until all tasks should have finished
     miss_probability: float | None = None
     """Probability of missing the deadline with these copies; None if unknown."""
     machine_seconds: float | None = None  # expected machine time; None if unknown
     savings: CopySavings | None = None
-    """Rule by which idle processes start further copies; None if they start none."""
+    """Rule by which idle processes start further copies; None: they start none."""
 
 
 @dataclass(frozen=True)
 class CopyPlanner:
     """Planner of the copies of a bag's tasks.
 
-    With a deadline and a process for every task, CSD plans the copies: they minimise the expected
+    With a deadline and a process for every task, CSD plans copies that minimise the expected
     machine time within the miss probability. Without a deadline, or with fewer processes than
-    tasks, every task starts once. Further copies start by expected saving when no task waits.
-    Raises `InputError` if ``distribution`` is not a distribution.
+    tasks, every task starts once. Further copies then start by expected saving when no task waits.
+    Raises `InputError` if ``distribution`` isn't a distribution.
     """
 
     distribution: Distribution | Sequence[Distribution]
-    """Of the durations in seconds: one for all tasks, or one for each task."""
-    miss_probability: float = 0.05  # limit of the probability that the bag misses its deadline
+    """Distribution of durations in seconds: one for all tasks, or one for each task."""
+    miss_probability: float = 0.05  # maximum probability that the bag misses its deadline
     copies: int | Sequence[int] | None = None
     """Copies to start instead of planned ones, for all tasks or for each task. The plan then only
     predicts what they achieve."""
@@ -154,9 +155,8 @@ class CopyPlanner:
         )
 
     def _distributions(self, tasks: int, remaining: Sequence[int]) -> tuple[Distribution, ...]:
-        """Return the distribution of every remaining task's duration."""
-        one = self.distribution
-        distributions = tuple(one) if isinstance(one, Sequence) else (one,) * tasks
+        given = self.distribution
+        distributions = tuple(given) if isinstance(given, Sequence) else (given,) * tasks
         if len(distributions) != tasks:
             hint = "give one distribution for all tasks, or one for each task"
             raise InputError(
@@ -179,7 +179,7 @@ class CopyPlanner:
         processes: int,
         deadline: float | None,
     ) -> CopyPlan:
-        """Return the plan of stated copies, with predictions if all copies can start at once."""
+        """Return a plan with given copies, and predictions if all copies can start at once."""
         numbers = tuple(stated) if isinstance(stated, Iterable) else (stated,) * tasks
         if len(numbers) != tasks or min(numbers) < 1:
             hint = "write a number from 1 on, or one for each task"
@@ -196,10 +196,10 @@ class CopyPlanner:
 def fit_durations(durations: ArrayLike, *, tail: bool = True) -> Distribution:
     """Return the distribution of measured durations.
 
-    ``durations`` are seconds of copies that ran to their end. The durations of killed copies are
-    unknown, so measure with a bag without copies. ``tail`` fits a Pareto tail beyond the body;
-    without it, no duration exceeds the longest measured one. Raises `InputError` if they are too
-    few, or not positive and finite.
+    ``durations`` are seconds of tasks that ran to their end. A killed copy has no known duration,
+    so measure a bag without copies. With ``tail``, a Pareto tail is fitted to the longest
+    durations; without it, no duration exceeds the longest measured one. Raises `InputError` if
+    durations are too few, or not positive and finite.
     """
     seconds = np.asarray(durations, dtype=np.float64).ravel()
     if not seconds.size or not (np.isfinite(seconds) & (seconds > 0.0)).all():
@@ -217,13 +217,13 @@ def _savings(distributions: Sequence[Distribution], processes: int) -> CopySavin
     if processes == 1:
         return None
     savings = CopySavings(distributions)
-    # The first call compiles for seconds, so it happens before any task runs.
+    # The first call compiles for seconds, so call it before any task runs.
     savings.best(0.0, (), ())
     return savings
 
 
 def _name_processes(fault: Fault) -> Fault:
-    """Replace "machines" by "processes" in a diagnostic of the solver."""
+    """Replace "machines" by "processes" in an error of the solver."""
     return Fault(
         "processes" if fault.location == "machines" else fault.location,
         fault.message.replace("machines", "processes"),

@@ -24,11 +24,11 @@ from shadowprice.distributions.parametric import (
 )
 from shadowprice.kernels.cloning.draws import min_over_copies
 
-_ALMOST_ONE = 1.0 - 2.0**-53
+_ALMOST_ONE = 1.0 - 2.0**-53  # largest number below 1; the quantile of 1 is infinite
 
 
 class DurationSampler:
-    """Maps uniform numbers to durations of the tasks of given groups, one column per task."""
+    """Maps uniform random numbers to durations, with a column for each task of the groups."""
 
     def __init__(self, groups: Sequence[TaskGroup]) -> None:
         self._distributions = [group.duration for group in groups]
@@ -38,7 +38,7 @@ class DurationSampler:
         self._columns: dict[type[Distribution], Integers] = {
             form: np.flatnonzero(forms == form) for form in dict.fromkeys(forms)
         }
-        # No closed inverse of S^r: the copies of these tasks are drawn one by one.
+        # S^r has no closed inverse for these tasks, so every copy is drawn.
         self.by_copy = forms == HyperExponential
 
     def phases(self, drawn: Integers) -> Iterator[tuple[int, int, HyperExponential]]:
@@ -51,11 +51,11 @@ class DurationSampler:
                 yield int(ends[position]), int(ends[position + 1]), distribution
 
     def times(self, uniforms: Floats, exponents: Integers | None = None) -> Floats:
-        """Return times in seconds for uniform numbers, both of shape (trials, tasks).
+        """Return times in seconds for uniform numbers in [0, 1), both of shape (trials, tasks).
 
-        The numbers are values of the distribution function 1 - S, in [0, 1); a hyper-exponential's
-        column already holds times. With ``exponents`` r, shape (tasks,), the survival function is
-        S^r, that of the minimum of r draws.
+        A number is a value of 1 - S; columns of hyper-exponential tasks already have times. With
+        ``exponents`` r, shape (tasks,), the result is the minimum of r durations, whose survival
+        function is S^r. The numbers may be overwritten.
         """
         times = uniforms
         for form, columns in self._columns.items():
@@ -73,7 +73,7 @@ class DurationSampler:
         return times
 
     def _invert(self, form: type[Distribution], columns: Integers, logs: Floats) -> Floats:
-        """Return S^-1 at ln S = ``logs``, one distribution per column."""
+        """Return the times at which ln S equals ``logs``, with a distribution for each column."""
         distributions = [self._distributions[position] for position in self._owner[columns]]
 
         def column(name: str) -> Floats:
@@ -103,7 +103,7 @@ class DurationSampler:
         return survival
 
 
-_NUMBERS_PER_BLOCK = 250_000  # uniform numbers drawn at a time: 2 MB, which fits in the cache
+_NUMBERS_PER_BLOCK = 250_000  # uniform numbers drawn at a time: 2 MB, which fits into the cache
 
 
 class SamplingMethod(Enum):
@@ -121,12 +121,12 @@ class SamplingMethod(Enum):
 
 @dataclass(frozen=True)
 class MonteCarloResult:
-    """Measurements of many runs of a job, with the predictions of the formulas."""
+    """Results of many simulated runs of a job, with the predictions of the formulas."""
 
     trials: int
     """Number of runs."""
     misses: int
-    """Runs that exceeded the deadline."""
+    """Number of runs that exceeded the deadline."""
     miss_probability: float
     """Share of the runs that exceeded the deadline."""
     interval: tuple[float, float]
@@ -167,7 +167,7 @@ def simulate(
     trials. Raises `InputError` if ``trials`` is not positive or a task has no copy.
     """
     if trials < 1:
-        raise InputError(Fault("trials", f"{trials} runs show nothing", "write 10000"))
+        raise InputError(Fault("trials", f"{trials} is not positive", "write 10000"))
     copies = np.asarray(copies, dtype=np.int64)
     if copies.shape != (problem.tasks,) or copies.min() < 1:
         raise InputError(Fault("copies", "every task needs one copy or more"))
@@ -206,13 +206,13 @@ def simulate(
 def _first_to_finish(
     sampler: DurationSampler, numbers: Floats, drawn: Integers, exponents: Integers | None
 ) -> Floats:
-    """Return every task's duration, shape (trials, tasks), from one uniform number per draw."""
-    # Hyper-exponential copies are mapped first, because their number also selects the phase.
+    """Return the duration of each task's first copy to finish; overwrites ``numbers``."""
+    # Map hyper-exponential draws first: their smallest number isn't always the shortest time.
     for begin, end, distribution in sampler.phases(drawn):
         numbers[:, begin:end] = distribution.from_uniform(numbers[:, begin:end])
     minimum = np.empty((len(numbers), len(drawn)))
     min_over_copies(numbers, drawn, minimum)
-    # For other tasks the smallest number gives the shortest time, so only that is mapped.
+    # For other tasks it is, so only the smallest number is mapped.
     return sampler.times(minimum, exponents)
 
 

@@ -1,4 +1,8 @@
-"""The cloning problem of the CSD paper: its task groups, kernel arrays and feasibility check."""
+"""The cloning problem of the CSD paper: its task groups, kernel arrays and feasibility check.
+
+Formulas are those of the paper. S is the survival function of a task's duration: the probability
+that a copy runs longer.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,10 @@ from shadowprice.kernels.cloning.curves import Columns
 from shadowprice.kernels.cloning.kinds import TABLE, WEIBULL
 
 MAX_DECAY = 700.0
-"""Maximum decay a = -ln S(deadline). One copy then misses with probability e^-700, nearly 0."""
+"""Maximum decay a = -ln S(deadline). One copy then misses with a probability of e^-700, about 0."""
 
 MIN_DECAY = 2.0**-52
-"""Decay below which a task can't finish in time: its miss probability rounds to 1."""
+"""Decay below which a task can't finish in time, because its miss probability rounds to 1."""
 
 TIE_SLOPE = 1e-9
 """Assumed cost of a copy of an exponential task without a minimum, as a share of its mean.
@@ -38,7 +42,7 @@ class DeadlineConstraint(Enum):
     EXACT = "exact"
     """(6): the probability of a miss is at most epsilon."""
     RELAXED = "relaxed"
-    """(7): necessary for (6), not sufficient."""
+    """(7): necessary for (6), but not sufficient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class CloningProblem:
     groups: Sequence[TaskGroup]
     """Groups of tasks."""
     machines: int
-    """Number M of machines, each with room for one task."""
+    """Number M of machines, each with room for one copy."""
     deadline: float
     """T_d in seconds."""
     miss_probability: float
@@ -105,11 +109,11 @@ class CloningProblem:
 
     @property
     def max_copies_per_task(self) -> int:
-        """Largest number of copies of one task if every other task has one."""
+        """Maximum number of copies of one task if every other task has one."""
         return self.machines - self.tasks + 1
 
     def decays(self, deadline: float) -> Floats:
-        """Return a = -ln S(deadline) of each group, limited where a miss is impossible.
+        """Return a = -ln S(deadline) of each group, at most `MAX_DECAY`.
 
         It is 0 if the task can't finish in time.
         """
@@ -124,6 +128,7 @@ class CloningProblem:
 
     @cached_property
     def _merged(self) -> tuple[Columns, Integers]:
+        # Groups with equal numbers are merged, so that the solver has fewer variables.
         tables: dict[Hashable, int] = {}
         rows: list[Floats] = []
         numbers = np.empty((len(self.groups), 7))
@@ -175,9 +180,9 @@ class CloningProblem:
 
 
 ROUNDING_MARGIN = 1.0 + 1e-12
-"""Relative tolerance of the budget of (6), for the rounding of a sum of logarithms."""
+"""Relative tolerance of the budget of (6), for rounding errors in a sum of logarithms."""
 
-MAX_MACHINES = 10_000_000  # largest number of machines that the search for the smallest one tries
+MAX_MACHINES = 10_000_000  # maximum that the search for a sufficient number of machines tries
 
 
 def miss_terms(decay: Floats, copies: Floats | Integers, relaxed: bool) -> Floats:
@@ -186,16 +191,17 @@ def miss_terms(decay: Floats, copies: Floats | Integers, relaxed: bool) -> Float
     return np.asarray(h if relaxed else -np.log1p(-h))
 
 
-def fewest_machines(
+def add_copies_greedily(
     problem: CloningProblem,
     constraint: DeadlineConstraint,
     machines: int,
     decays: Floats | None = None,
 ) -> tuple[float, int]:
-    """Add copies that reduce the miss probability most; return sum phi and the machines.
+    """Add copies that reduce the miss probability most; return sum phi and the number of copies.
 
-    ``decays`` are -ln S at another deadline, of the problem's own groups. If the sum is within the
-    budget, the machines are the fewest that meet the deadline.
+    Stops when the sum is within the budget, or at ``machines`` copies. In the first case, the
+    copies are the fewest that meet the deadline. ``decays`` are those of the problem's groups at
+    another deadline.
     """
     if decays is None:
         counts, decays = problem.arrays.tasks, problem.arrays.decay
@@ -216,7 +222,7 @@ def min_feasible_deadline(
         decays = problem.decays(deadline)
         if float(decays.min()) <= 0.0:
             return False
-        total, _ = fewest_machines(problem, constraint, problem.machines, decays)
+        total, _ = add_copies_greedily(problem, constraint, problem.machines, decays)
         return total <= problem.budget * ROUNDING_MARGIN
 
     low = max(group.duration.shortest for group in problem.groups)
@@ -230,7 +236,7 @@ def min_feasible_deadline(
 
 
 def check_feasible(problem: CloningProblem, constraint: DeadlineConstraint) -> None:
-    """Refuse a problem that no integer copies solve, naming limits that would do."""
+    """Raise `InputError` if no integer copies meet the deadline, with limits that would do."""
     shortest = max(group.duration.shortest for group in problem.groups)
     deadline = format_seconds(problem.deadline)
     reason = ""
@@ -240,16 +246,16 @@ def check_feasible(problem: CloningProblem, constraint: DeadlineConstraint) -> N
             f"{deadline} is not longer than the shortest possible duration of a task, {duration}"
         )
     elif float(problem.arrays.decay.min()) <= 0.0:
-        reason = f"a task ends within {deadline} less often than once in 10^15 times"
+        reason = f"a task ends within {deadline} with a probability below 1e-15"
     if reason:
         message = f"{reason}: no number of copies helps"
         raise InputError(Fault("deadline", message, _deadline_advice(problem, constraint)))
-    total, _ = fewest_machines(problem, constraint, problem.machines)
+    total, _ = add_copies_greedily(problem, constraint, problem.machines)
     if total <= problem.budget * ROUNDING_MARGIN:
         return
     smallest = -math.expm1(-total) if constraint is DeadlineConstraint.EXACT or total < 1 else 1.0
     advice = [_deadline_advice(problem, constraint)]
-    reached, used = fewest_machines(problem, constraint, MAX_MACHINES)
+    reached, used = add_copies_greedily(problem, constraint, MAX_MACHINES)
     if reached <= problem.budget * ROUNDING_MARGIN:
         advice.append(f"machines: {used} (the fewest)")
     rounded = math.ceil(smallest * 1e6) / 1e6

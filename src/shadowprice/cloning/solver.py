@@ -1,4 +1,11 @@
-"""Solvers of CSD: Theorem 1, the KKT system, Algorithm 1, and integer numbers of copies."""
+"""Solvers of CSD: Theorem 1, the KKT system, Algorithm 1, and integer numbers of copies.
+
+The integer optimum comes from a Lagrangian relaxation. Multipliers k (of the deadline constraint)
+and l (of the machines) give a lower bound, and a *base* number of copies for each group. A change
+of a task's copies has a *penalty*: what it adds to the Lagrangian, at least 0. A search over
+changes finds the best integer copies whose penalties stay within a *gap* of the bound. Its *states*
+are sums over the groups so far: penalty, late (sum phi of (6)) and machines.
+"""
 
 from __future__ import annotations
 
@@ -24,22 +31,22 @@ from shadowprice.kernels.cloning.continuous import min_copies, optimum, subgradi
 from shadowprice.kernels.cloning.curves import Columns, Program, curves
 from shadowprice.kernels.cloning.kinds import KNOT_STEP
 
-FIRST_GROUPS = 8  # groups whose copies the first, narrowest search may change
+FIRST_GROUPS = 8  # groups whose copies the first search, with the smallest gap, may change
 SMALL_STATE_COUNT = 200
-"""States below which a search is cheap, so that the gap may widen in large steps."""
-MAX_MOVES = 64  # numbers of copies of a task that are tried first; more follow if within the gap
-MAX_OPTIONS = 200_000
-MAX_STATES = 100_000  # held at once
+"""Number of states below which a search is cheap, so that the gap grows in large steps."""
+MAX_MOVES = 64  # initial space for the changes of one task; it grows if more are within the gap
+MAX_OPTIONS = 200_000  # of a group; further options are dropped
+MAX_STATES = 100_000  # maximum number kept after a step
 MAX_LISTED_STATES = 20_000_000
-"""States listed in all searches, some seconds of work, after which fewer are held."""
-FEW_STATES = 1_000  # held at once after that
+"""Number of states listed in all searches, some seconds of work, after which fewer are kept."""
+FEW_STATES = 1_000  # maximum number kept after a step beyond `MAX_LISTED_STATES`
 MAX_COMBINATIONS = 16_384
-"""Maximum of listed combinations of a group's tasks; above it, each task is a step."""
+"""Maximum number of combinations of a group's tasks; above it, each task is a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntegerCopies:
-    """Integer numbers of copies, with the bound that proves how good they are."""
+    """Integer numbers of copies, with a lower bound on the cost of all others."""
 
     groups: Integers
     """Group of each row; a group has one row for every number of copies that its tasks have."""
@@ -47,23 +54,20 @@ class IntegerCopies:
     tasks: Integers  # number of tasks of the group that have these copies
     bound: float  # lower bound on the cost of integer copies
     proved: bool  # whether the search proves that the choice is optimal
-    states: int  # largest number of states held at once
+    states: int  # maximum number of states after a step
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """Possible changes of a group, in order of their penalty.
-
-    ``chosen`` counts the tasks that make each of ``moves``. A balanced group (``moves`` is empty)
-    distributes its change of copies evenly over its ``tasks``.
-    """
+    """Possible changes of a group's copies, in order of their penalty."""
 
     penalty: Floats
-    late: Floats
-    machines: Integers
-    chosen: Integers
+    late: Floats  # change of sum phi
+    machines: Integers  # change of the number of copies
+    chosen: Integers  # number of tasks that make each of `moves`, shape (options, moves)
     moves: Integers
-    tasks: int
+    """Changes of one task. Empty for a balanced group, whose change is distributed evenly."""
+    tasks: int  # number of tasks over which a balanced group distributes its change
 
     def moved(self, option: int) -> list[tuple[int, int]]:
         """Return (change of copies, tasks) of an option."""
@@ -77,16 +81,16 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Options of one group, and the predecessors of the states after it."""
+    """A step of the search: options of one group, and the origin of each state after it."""
 
     group: int
     options: _Options
-    parent: Integers
-    option: Integers
+    parent: Integers  # index of the state before
+    option: Integers  # index of the option
 
 
 class _Core:
-    """Search of the choices whose penalties are within a gap of the bound."""
+    """Search over changes whose total penalty is within a gap of the bound."""
 
     def __init__(
         self, program: Program, convex: Flags, prices: tuple[float, float], base: Integers
@@ -97,22 +101,26 @@ class _Core:
         self.k, self.l = prices
         self.base = base
         late = float(arrays.tasks @ miss_terms(arrays.decay, base, program.relaxed))
+        # What the base leaves of the budget and the machines; negative if it exceeds them.
         self.slack_late = program.budget * ROUNDING_MARGIN - late
         self.slack_machines = int(program.machines - arrays.tasks @ base)
-        self.least = np.empty(len(base))
-        kernel.min_penalties(program, self.k, self.l, base, self.least)
-        # The bound is valid only if every task's choice is optimal at these prices.
-        if np.any(self.least < -1e-9 * np.abs(arrays.minimum * base + arrays.scale)):
+        self.min_penalties = np.empty(len(base))  # of any change, by group
+        kernel.min_penalties(program, self.k, self.l, base, self.min_penalties)
+        # The bound is only valid if every task's base is optimal at these prices.
+        if np.any(self.min_penalties < -1e-9 * np.abs(arrays.minimum * base + arrays.scale)):
             raise ShadowpriceError("a task's best number of copies was missed: this is a bug")
-        np.maximum(self.least, 0.0, out=self.least)
-        self.widest = 1
-        self.listed = 0
-        self.whole = True
+        np.maximum(self.min_penalties, 0.0, out=self.min_penalties)
+        self.max_states = 1  # after any step of the last search
+        self.listed = 0  # states in all searches
+        self.is_complete = True  # whether the last search dropped no option or state
 
     def _options(self, group: int, gap: float) -> list[_Options]:
-        """Return the changes of a group's tasks, combined or one task after another."""
+        """Return the options of each step for a group: one for all tasks, or one for each task.
+
+        If g is convex, an even distribution over the tasks is optimal. Otherwise all combinations
+        are listed, if they aren't too many.
+        """
         count = int(self.program.columns.tasks[group])
-        # A single task has no shares to balance: its options are all its numbers of copies.
         if self.convex[group] or count == 1:
             return [self._balanced_options(group, gap, count)]
         combined = self._combine(group, gap, count)
@@ -122,14 +130,14 @@ class _Core:
 
     def _balanced_options(self, group: int, gap: float, tasks: int) -> _Options:
         size = 256
-        while True:
+        while True:  # the kernel returns how much space it needs
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
             count = self._list_options(group, tasks, gap, penalty, late, change)
             if count <= size:
                 break
             if size >= MAX_OPTIONS:
-                self.whole = False
+                self.is_complete = False
                 count = size
                 break
             size *= 8
@@ -146,7 +154,7 @@ class _Core:
         )
 
     def _combine(self, group: int, gap: float, count: int) -> _Options | None:
-        """Return every combination of a group's tasks, None if there are too many."""
+        """Return all combinations of changes of a group's tasks, None if there are too many."""
         size = MAX_MOVES
         while True:
             penalty, late = np.empty(size), np.empty(size)
@@ -173,18 +181,18 @@ class _Core:
         return _Options(*by_penalty, chosen[order], change, count)
 
     def search(self, gap: float) -> tuple[float, list[tuple[int, int, int]]] | None:
-        """Find the best choice within the gap of the bound; None if there is none.
+        """Find the cheapest feasible changes within the gap of the bound, None if there are none.
 
-        Returns the cost exceeds the limit, and (group, change of copies, tasks) of every change.
+        Returns the excess of their cost over the bound, and all (group, change of copies, tasks).
         """
-        self.whole = True
-        self.widest = 1
-        active = np.flatnonzero(self.least <= gap)
-        active = active[np.argsort(self.least[active], kind="stable")]
+        self.is_complete = True
+        self.max_states = 1
+        active = np.flatnonzero(self.min_penalties <= gap)
+        active = active[np.argsort(self.min_penalties[active], kind="stable")]
         steps = [
             (int(group), options) for group in active for options in self._options(int(group), gap)
         ]
-        # Largest change that the remaining groups can make: sums over the rest of the list.
+        # Smallest and largest changes of late and machines that the remaining steps can make.
         bounds = np.zeros((len(steps) + 1, 4))
         for i in range(len(steps) - 1, -1, -1):
             late, machines = steps[i][1].late, steps[i][1].machines
@@ -198,6 +206,7 @@ class _Core:
             if not len(states.penalty):
                 return None
         penalty, late, machines = states
+        # Without steps, only the base is left, which may be infeasible.
         if (self.slack_late < late.max() or self.slack_machines < machines.max()) and not layers:
             return None
         excess = (
@@ -223,6 +232,7 @@ class _Core:
         bounds: Floats,
         by_machines: bool,
     ) -> tuple[kernel.Sums, _Layer]:
+        """Combine states with a group's options, and keep the undominated ones within the gap."""
         limits = kernel.Limits(
             gap, self.k, self.l, self.slack_late, self.slack_machines, bounds[0], bounds[1],
             int(bounds[2]), int(bounds[3]),
@@ -236,7 +246,7 @@ class _Core:
             if total <= size:
                 break
             if size >= 16 * MAX_STATES:
-                self.whole = False
+                self.is_complete = False
                 total = size
                 break
             size *= 8
@@ -250,9 +260,9 @@ class _Core:
         self.listed += total
         limit = MAX_STATES if self.listed <= MAX_LISTED_STATES else FEW_STATES
         if remaining > limit:
-            self.whole = False
+            self.is_complete = False
             keep = keep[np.argpartition(penalty[keep], limit)[:limit]]
-        self.widest = max(self.widest, len(keep))
+        self.max_states = max(self.max_states, len(keep))
         layer = _Layer(group, options, parent[keep], picked[keep])
         return kernel.Sums(penalty[keep], late[keep], machines[keep]), layer
 
@@ -260,62 +270,65 @@ class _Core:
 def integer_optimum(
     program: Program, convex: Flags, prices: tuple[float, float], ratios: Floats
 ) -> IntegerCopies:
-    """Find the integer copies of least cost: a Lagrangian bound, then a search near it.
+    """Find the integer copies of minimum cost: a Lagrangian bound, then a search near it.
 
-    A feasible choice must exist. ``convex`` marks groups whose g is convex in r (Lemma 1).
-    ``prices`` are the multipliers (k, l) of the continuous optimum, and ``ratios`` its copies, at
-    which the search starts. Beyond `MAX_STATES` states at once, or `MAX_LISTED_STATES` in total,
-    the result is feasible with a certified gap.
+    Feasible copies must exist. ``convex`` marks groups whose g is convex in r (Lemma 1). The
+    multipliers (k, l) and copies of the continuous optimum, ``prices`` and ``ratios``, are where
+    the bound starts. If a limit such as `MAX_STATES` drops states, the copies are feasible, but
+    perhaps not optimal; the bound holds all the same.
     """
     arrays = program.columns
     base = np.empty(len(arrays.tasks), dtype=np.int64)
     total = int(arrays.tasks.sum())
-    near = prices[0]
-    if near <= 0.0:
-        near = float(arrays.tasks @ (1.0 / arrays.decay)) / program.budget
-        near *= float(arrays.tasks @ (arrays.minimum + arrays.scale)) / total
-    k, l, bound = integer_bound(program, near, prices[1], ratios.copy(), base)
+    first_k = prices[0]
+    if first_k <= 0.0:  # the deadline doesn't bind the real numbers, but may bind integers
+        first_k = float(arrays.tasks @ (1.0 / arrays.decay)) / program.budget
+        first_k *= float(arrays.tasks @ (arrays.minimum + arrays.scale)) / total
+    k, l, bound = integer_bound(program, first_k, prices[1], ratios.copy(), base)
     core = _Core(program, convex, (k, l), base)
     floor = 1e-13 * abs(bound)
-    # The first gap is one within which only a few groups can change.
-    near_penalties = np.sort(core.least)[: FIRST_GROUPS + 1]
-    first = near_penalties[np.isfinite(near_penalties)].max(initial=0.0)
+    # With the first gap, only a few groups can change.
+    penalties = np.sort(core.min_penalties)[: FIRST_GROUPS + 1]
+    first = penalties[np.isfinite(penalties)].max(initial=0.0)
     gap = max(float(first), 1e-6 * abs(bound) / total, floor)
-    proved_above = 0.0
-    # No choice is within the gap, so the bound rises by it. The last search takes most time.
+    proved_above = 0.0  # excess over the bound within which no copies are feasible
+    # Without a result, the bound rises by the gap. Small steps, because the last search is slowest.
     for _ in range(64):
         result = core.search(gap)
         if result is not None:
             excess, moves = result
-            proved = core.whole
-            best = bound + (excess if proved else proved_above)
+            proved = core.is_complete
+            best_bound = bound + (excess if proved else proved_above)
             groups, copies, tasks = _rows(arrays, base, moves)
-            return IntegerCopies(groups, copies, tasks, best, proved, core.widest)
-        if not core.whole:
+            return IntegerCopies(groups, copies, tasks, best_bound, proved, core.max_states)
+        if not core.is_complete:
             break
         proved_above = gap
-        gap *= 3.0 if core.widest < SMALL_STATE_COUNT else 1.4
-    return _fallback(program, bound + proved_above, core.widest)
+        gap *= 3.0 if core.max_states < SMALL_STATE_COUNT else 1.4
+    return _fallback(program, bound + proved_above, core.max_states)
 
 
 def _rows(
     arrays: Columns, base: Integers, moves: list[tuple[int, int, int]]
 ) -> tuple[Integers, Integers, Integers]:
-    unmoved = arrays.tasks.copy()
+    """Return the rows of `IntegerCopies` (group, copies, tasks) after changes of the base."""
+    unchanged = arrays.tasks.copy()
     for group, _, number in moves:
-        unmoved[group] -= number
-    home = np.flatnonzero(unmoved)
-    groups = np.concatenate([home, np.array([move[0] for move in moves], dtype=np.int64)])
+        unchanged[group] -= number
+    at_base = np.flatnonzero(unchanged)
+    groups = np.concatenate([at_base, np.array([move[0] for move in moves], dtype=np.int64)])
     copies = np.concatenate(
-        [base[home], np.array([base[move[0]] + move[1] for move in moves], dtype=np.int64)]
+        [base[at_base], np.array([base[move[0]] + move[1] for move in moves], dtype=np.int64)]
     )
-    tasks = np.concatenate([unmoved[home], np.array([move[2] for move in moves], dtype=np.int64)])
+    tasks = np.concatenate(
+        [unchanged[at_base], np.array([move[2] for move in moves], dtype=np.int64)]
+    )
     order = np.lexsort((-copies, groups))
     return groups[order], copies[order], tasks[order]
 
 
 def _fallback(program: Program, bound: float, states: int) -> IntegerCopies:
-    """Return the choice with the fewest machines, which is feasible but not optimal."""
+    """Return the copies with the fewest machines, which are feasible but not optimal."""
     arrays = program.columns
     copies = np.ones(len(arrays.tasks), dtype=np.int64)
     _, used, last = min_copies(
@@ -328,24 +341,25 @@ def _fallback(program: Program, bound: float, states: int) -> IntegerCopies:
 
 
 class ConvexityCondition(Enum):
-    """Condition under which the problem is convex."""
+    """Condition that makes the KKT point optimal."""
 
     LEMMA_1 = "lemma-1"
-    """g'' >= 0: by the form of the distribution, or at every number of copies in the range."""
-    WIDER = "wider"  # g'' >= min(0, -a g'), with a = -ln S(T_d): convex in S(T_d)^r instead of in r
+    """g'' >= 0, by the form of the distribution or checked in the range of numbers of copies."""
+    WIDER = "wider"
+    """g'' >= min(0, -a g'), with a = -ln S(T_d): g is convex in S(T_d)^r instead of in r."""
     CERTIFIED = "certified"
-    """Neither holds everywhere, but no number of copies beyond the convex range is better."""
+    """Neither holds in the whole range, but copies beyond the convex part aren't better."""
 
 
 @dataclass(frozen=True)
 class Convexity:
-    """Result of the check."""
+    """Result of `check_convexity`."""
 
     condition: ConvexityCondition
     max_copies: Integers
-    """Largest number of copies of a task of each merged group for which the condition holds."""
-    convex: Flags  # merged groups whose g is convex in r (Lemma 1's conclusion)
-    doubtful: Integers  # merged groups for which the condition fails beyond ``max_copies``
+    """Maximum copies of a task of each merged group up to which the condition holds."""
+    convex: Flags  # whether g of each merged group is convex in r (Lemma 1's conclusion)
+    doubtful: Integers  # merged groups whose condition fails beyond ``max_copies``
 
     def certify(
         self,
@@ -355,10 +369,10 @@ class Convexity:
         ratios: Floats,
         violation: float,
     ) -> None:
-        """Prove that doubtful groups gain nothing beyond the convex range, or refuse.
+        """Prove that copies beyond the convex range don't help, or raise `InputError`.
 
-        By weak duality, the KKT point is optimal if it minimises each task's Lagrangian over all
-        numbers of copies, not only over the range in which convexity implies that.
+        Within that range, convexity implies that the KKT point minimises each task's Lagrangian. By
+        weak duality, the point is optimal if it does so over all numbers of copies.
         """
         if not len(self.doubtful):
             return
@@ -366,34 +380,35 @@ class Convexity:
             self._refuse(problem, int(self.doubtful[0]))
         insides = _lagrangian(program, prices, self.doubtful, ratios[self.doubtful])
         for group, inside in zip(self.doubtful.tolist(), insides.tolist(), strict=True):
-            beyond = self._nonconvex_minimum(program, prices, group)
+            beyond = self._lagrangians_beyond(program, prices, group)
             if np.any(beyond < inside - 1e-9 * abs(inside)):
                 self._refuse(problem, group)
 
     def certify_integer(
-        self, program: Program, prices: tuple[float, float], ratios: Floats, whole: IntegerCopies
+        self, program: Program, prices: tuple[float, float], ratios: Floats, chosen: IntegerCopies
     ) -> IntegerCopies:
-        """Prove that integer copies beyond the convex range cost more, or mark them as unproved."""
+        """Prove that copies beyond the convex range cost more, or return ``chosen`` as unproved."""
         if not len(self.doubtful):
-            return whole
+            return chosen
         arrays = program.columns
         inside = _lagrangian(program, prices, np.arange(len(arrays.tasks)), ratios)
         k, l = prices
         bound = float(arrays.tasks @ inside) - k * program.budget - l * program.machines
-        cost = costs(arrays, whole.groups, whole.copies.astype(np.float64))
-        excess = float(whole.tasks @ cost) - bound
+        cost = costs(arrays, chosen.groups, chosen.copies.astype(np.float64))
+        excess = float(chosen.tasks @ cost) - bound
         for group in self.doubtful.tolist():
-            beyond = self._nonconvex_minimum(program, prices, group)
+            beyond = self._lagrangians_beyond(program, prices, group)
             if np.any(beyond - inside[group] < excess):
-                return replace(whole, bound=min(bound, whole.bound), proved=False)
-        return whole
+                return replace(chosen, bound=min(bound, chosen.bound), proved=False)
+        return chosen
 
-    def _nonconvex_minimum(
+    def _lagrangians_beyond(
         self, program: Program, prices: tuple[float, float], group: int
     ) -> Floats:
-        """Return the Lagrangian of a doubtful group at copies beyond its convex range."""
+        """Return the Lagrangian of a doubtful group's task at copies beyond its convex range."""
         max_copies = float(self.max_copies[group])
         last = program.machines - float(program.columns.tasks.sum()) + 1.0
+        # The next thousand integers, then the knots between which the table of g is interpolated.
         near = np.arange(max_copies, min(max_copies + 1000.0, last)) + 1.0
         far = np.arange(np.log(max_copies), np.log(last) + KNOT_STEP, KNOT_STEP)
         copies = np.concatenate([near, np.minimum(np.exp(far), last)])
@@ -401,16 +416,14 @@ class Convexity:
         return _lagrangian(program, prices, groups, copies)
 
     def _refuse(self, problem: CloningProblem, group: int) -> None:
-        """Refuse the problem because of a merged group."""
         position = int(np.flatnonzero(problem.member == group)[0])
         distribution = problem.groups[position].duration
         raise InputError(
             Fault(
                 f"tasks[{position}].duration",
-                f"this {distribution.label} distribution breaks Lemma 1's condition beyond "
-                f"{self.max_copies[group]} copies "
-                "(its cost curve is not convex there), and more copies may be better: a solution "
-                "may not be the optimum",
+                f"the cost of {distribution.label} tasks is not convex beyond "
+                f"{self.max_copies[group]} copies (Lemma 1's condition fails), so a solution with "
+                "fewer copies may not be the optimum",
                 "allow a longer deadline or fewer machines, or describe the tasks by a "
                 "distribution whose hazard falls (pareto, weibull with shape <= 1, "
                 "hyper-exponential)",
@@ -419,10 +432,10 @@ class Convexity:
 
 
 def check_convexity(problem: CloningProblem) -> Convexity:
-    """Check Lemma 1's conclusion, or the wider condition, on the range of numbers of copies.
+    """Check for each group up to which number of copies a condition for convexity holds.
 
     Pareto, Weibull of shape <= 1 and hyper-exponential distributions satisfy Lemma 1 by their form.
-    The others are checked at every knot of their tables up to M - N + 1 copies.
+    Other distributions are checked at every knot of their tables up to M - N + 1 copies.
     """
     last = problem.max_copies_per_task
     max_copies = np.full(len(problem.arrays.tasks), last, dtype=np.int64)
@@ -438,20 +451,20 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     ratios = np.minimum(np.exp(knots), float(last))
     decay = problem.arrays.decay[checked]
     convex[:] = True
-    reach = np.full(len(checked), np.inf)
+    broken_at = np.full(len(checked), np.inf)  # smallest number of copies without the condition
     out = np.empty((len(checked), 3))
     for ratio in ratios:
         curves(problem.arrays, checked, np.full(len(checked), ratio), out)
-        slope, bow = out[:, 1], out[:, 2]
+        slope, curvature = out[:, 1], out[:, 2]
         noise = 1e-9 * np.abs(slope) / ratio
-        convex[checked] &= bow >= -noise
-        broken = bow < np.minimum(0.0, -decay * slope) - noise
-        reach[broken & np.isinf(reach)] = ratio
-    doubtful = np.isfinite(reach)
+        convex[checked] &= curvature >= -noise
+        is_broken = curvature < np.minimum(0.0, -decay * slope) - noise
+        broken_at[is_broken & np.isinf(broken_at)] = ratio
+    doubtful = np.isfinite(broken_at)
     if not np.any(doubtful):
         condition = ConvexityCondition.LEMMA_1 if convex.all() else ConvexityCondition.WIDER
         return Convexity(condition, max_copies, convex, np.zeros(0, dtype=np.int64))
-    below = np.exp(np.log(reach[doubtful]) - KNOT_STEP).astype(np.int64)
+    below = np.exp(np.log(broken_at[doubtful]) - KNOT_STEP).astype(np.int64)
     max_copies[checked[doubtful]] = np.maximum(below, 1)
     return Convexity(ConvexityCondition.CERTIFIED, max_copies, convex, checked[doubtful])
 
@@ -459,6 +472,7 @@ def check_convexity(problem: CloningProblem) -> Convexity:
 def _lagrangian(
     program: Program, prices: tuple[float, float], groups: Integers, ratios: Floats
 ) -> Floats:
+    """Return g + k phi + l r of tasks of merged groups with ``ratios`` copies."""
     phi = miss_terms(program.columns.decay[groups], ratios, program.relaxed)
     cost = costs(program.columns, groups, ratios)
     return np.asarray(cost + prices[0] * phi + prices[1] * ratios)
@@ -468,11 +482,11 @@ class SolveMethod(Enum):
     """Method of finding the copies."""
 
     EXACT = "exact"
-    """KKT system by root finding; integer copies by exact search."""
+    """KKT system by root finding; then integer copies by exact search."""
     CLOSED_FORM = "closed-form"
     """Theorem 1, rounded up."""
     SUBGRADIENT = "subgradient"
-    """Algorithm 1, rounded up, or to the machines if rounded-up copies exceed them."""
+    """Algorithm 1, rounded up if the machines suffice, else rounded to fit them."""
 
 
 @dataclass(frozen=True)
@@ -485,7 +499,7 @@ class CloningSolution:
     copies: Integers
     """Integer copies of every task, in the order of the problem's groups."""
     continuous: Floats
-    """Optimum over real numbers of copies, by the chosen method."""
+    """Real numbers of copies of every task, by the chosen method."""
     miss_probability: float
     """Pr[flowtime > T_d] of the integer copies, (3)."""
     expected_cost: float
@@ -499,9 +513,9 @@ class CloningSolution:
     proved: bool
     """Whether ``copies`` is proved optimal."""
     deadline_price: float
-    """Multiplier k: machine seconds that a looser C saves."""
+    """Multiplier k: machine seconds saved per unit of the budget C = -ln(1 - epsilon)."""
     machine_price: float
-    """Multiplier l: machine seconds that a further machine saves."""
+    """Multiplier l: machine seconds saved by one more machine."""
     iterations: int
     """Number of passes over the tasks."""
     violation: float
@@ -535,15 +549,14 @@ def solve(
     iterations: int = 100_000,
     tolerance: float = 1e-6,
 ) -> CloningSolution:
-    """Find numbers of copies that hold the deadline with the smallest expected machine time.
+    """Find numbers of copies that meet the deadline with the smallest expected machine time.
 
-    ``constraint`` is (6) or (7); Theorem 1 is about (7) and always takes that. ``iterations`` and
-    ``tolerance`` are those of Algorithm 1. See CSD, (1)-(17), Theorems 1 and 2, Algorithm 1, and
-    design note 0005.
+    ``constraint`` is (6) or (7); Theorem 1 always uses (7). ``iterations`` and ``tolerance`` are
+    for Algorithm 1. See CSD, (1)-(17), Theorems 1 and 2, Algorithm 1, and design note 0005.
 
-    Raises `InputError` if no integer copies hold the deadline, with the smallest feasible deadline,
-    machine count and miss probability; if a distribution breaks the convexity that the solver
-    needs; or if Theorem 1's rounded numbers exceed the machines.
+    Raises `InputError` if no integer copies meet the deadline, with the limits that would do; if a
+    distribution breaks the convexity that the solver needs; or if the rounded copies of Theorem 1
+    exceed the machines.
     """
     if method is SolveMethod.CLOSED_FORM:
         constraint = DeadlineConstraint.RELAXED
@@ -556,47 +569,47 @@ def solve(
     if method is SolveMethod.EXACT:
         ratios, prices, passes, violation = _continuous(program)
         convexity.certify(problem, program, prices, ratios, violation)
-        whole = integer_optimum(program, convexity.convex, prices, ratios)
-        whole = convexity.certify_integer(program, prices, ratios, whole)
+        chosen = integer_optimum(program, convexity.convex, prices, ratios)
+        chosen = convexity.certify_integer(program, prices, ratios, chosen)
     elif method is SolveMethod.CLOSED_FORM:
         ratios, passes = _theorem_1(arrays, problem.budget), 1
         copies = _round_up(program, ratios, 1e-9)
         used = int(arrays.tasks @ copies)
         if used > problem.machines:
             message = (
-                f"the rounded copies of Theorem 1 need {used} machines, there are "
+                f"the rounded copies of Theorem 1 need {used} machines, but there are "
                 f"{problem.machines}"
             )
             hint = f"use --method subgradient or exact, or write machines: {used}"
             raise InputError(Fault("machines", message, hint))
-        whole = _equal_copies(arrays, copies)
+        chosen = _equal_copies(arrays, copies)
     else:
         ratios, prices, passes, violation = _algorithm_1(program, iterations, tolerance)
         copies = _round_up(program, ratios, 10.0 * tolerance)
-        if arrays.tasks @ copies <= problem.machines and _holds_deadline(program, copies):
-            whole = _equal_copies(arrays, copies)
+        if arrays.tasks @ copies <= problem.machines and _meets_deadline(program, copies):
+            chosen = _equal_copies(arrays, copies)
         else:
-            whole = _round_to_machines(program, ratios, prices[0])
+            chosen = _round_to_machines(program, ratios, prices[0])
     member = problem.member
     owner = np.repeat(member, [group.count for group in problem.groups])
-    # Tasks of a merged group take its numbers of copies in order, the largest first.
-    of_task = np.empty(problem.tasks, dtype=np.int64)
-    of_task[np.argsort(owner, kind="stable")] = np.repeat(whole.copies, whole.tasks)
-    cost = float(whole.tasks @ costs(arrays, whole.groups, whole.copies.astype(np.float64)))
-    h = np.exp(-arrays.decay[whole.groups] * whole.copies)
+    # The first tasks of a merged group get the largest numbers of copies.
+    copies_of_task = np.empty(problem.tasks, dtype=np.int64)
+    copies_of_task[np.argsort(owner, kind="stable")] = np.repeat(chosen.copies, chosen.tasks)
+    cost = float(chosen.tasks @ costs(arrays, chosen.groups, chosen.copies.astype(np.float64)))
+    h = np.exp(-arrays.decay[chosen.groups] * chosen.copies)
     late = miss_terms(arrays.decay, ratios, False)
     return CloningSolution(
         problem=problem,
         method=method,
         constraint=constraint,
-        copies=of_task,
+        copies=copies_of_task,
         continuous=ratios[owner],
-        miss_probability=float(-np.expm1(whole.tasks @ np.log1p(-h))),
+        miss_probability=float(-np.expm1(chosen.tasks @ np.log1p(-h))),
         expected_cost=cost,
         continuous_miss=float(-np.expm1(-(arrays.tasks @ late))),
         continuous_cost=float(arrays.tasks @ costs(arrays, np.arange(len(ratios)), ratios)),
-        lower_bound=min(whole.bound, cost) if method is SolveMethod.EXACT else 0.0,
-        proved=whole.proved,
+        lower_bound=min(chosen.bound, cost) if method is SolveMethod.EXACT else 0.0,
+        proved=chosen.proved,
         deadline_price=prices[0],
         machine_price=prices[1],
         iterations=passes,
@@ -608,25 +621,25 @@ def solve(
 def build_program(
     problem: CloningProblem, constraint: DeadlineConstraint, max_copies: Integers
 ) -> Program:
-    """Return the problem as kernels take it, with the maximum copies of each merged group."""
+    """Return the problem in the form of the kernels; ``max_copies`` is by merged group."""
     relaxed = constraint is DeadlineConstraint.RELAXED
     return Program(problem.arrays, max_copies, relaxed, problem.budget, float(problem.machines))
 
 
 def _theorem_1(arrays: Columns, budget: float) -> Floats:
-    """Return (12) before rounding, for any distribution.
+    """Return (12) before rounding, for any distribution, with a_i = alpha ln nu_i.
 
-    It is written in a_i = alpha ln nu_i. If every g' is equal, (8) makes S_i(T_d)^r_i proportional
-    to 1 / a_i.
+    If all g' are equal, (8) makes S_i(T_d)^r_i proportional to 1 / a_i.
     """
     inverse = float((arrays.tasks / arrays.decay).sum())
     return np.asarray(np.maximum(np.log(arrays.decay * inverse / budget) / arrays.decay, 1.0))
 
 
 def _continuous(program: Program) -> tuple[Floats, tuple[float, float], int, float]:
+    """Solve the KKT system; return copies, multipliers, passes and the largest violation."""
     ratios = np.ones(len(program.columns.tasks))
     k, l, passes = optimum(program, ratios)
-    # The largest relative violation of a constraint, or its slack at a positive price.
+    # Violation: relative excess of a constraint, or its slack if the price is positive.
     arrays = program.columns
     late = float(arrays.tasks @ miss_terms(arrays.decay, ratios, program.relaxed))
     excess = late / program.budget - 1.0, float(arrays.tasks @ ratios) / program.machines - 1.0
@@ -640,13 +653,14 @@ def _continuous(program: Program) -> tuple[Floats, tuple[float, float], int, flo
 def _algorithm_1(
     program: Program, iterations: int, tolerance: float
 ) -> tuple[Floats, tuple[float, float], int, float]:
-    """Run Algorithm 1 from Theorem 1's multiplier; multipliers are scaled by its curvature."""
+    """Run Algorithm 1, scaled by the curvature of the dual; results as `_continuous`."""
     arrays, budget, machines = program.columns, program.budget, program.machines
     ratios = _theorem_1(arrays, budget)
     tasks = int(arrays.tasks.sum())
     inverse = float((arrays.tasks / arrays.decay).sum())
     mean = float(arrays.tasks @ (arrays.minimum + arrays.scale)) / tasks
-    # sum phi falls like 1 / k: a fixed step is small below the optimum, and overshoots far above.
+    # sum phi falls like 1 / k: a fixed step is small below the optimal k, but overshoots far above
+    # it. So start below.
     out = np.empty((len(arrays.tasks), 3))
     curves(arrays, np.arange(len(arrays.tasks)), ratios, out)
     slope = max(float(arrays.tasks @ out[:, 1]) / tasks, 1e-3 * mean)
@@ -654,7 +668,7 @@ def _algorithm_1(
     l = 1e-3 * mean
     sums = np.zeros(5)
     sweep(program, k, l, ratios, sums)
-    # The curvature is 2 x 2: steps below 1 / (2 x diagonal) can't diverge.
+    # The curvature is a 2 x 2 matrix; steps up to 1 / (2 x its diagonal) can't diverge.
     k_scale = 0.5 / sums[2] if sums[2] > 0.0 else 0.5 * k / budget
     l_scale = 0.5 / sums[4] if sums[4] > 0.0 else 0.5 * mean / machines
     k, l, used, violation = subgradient(
@@ -664,43 +678,43 @@ def _algorithm_1(
 
 
 def _equal_copies(arrays: Columns, copies: Integers) -> IntegerCopies:
-    """Return the choice that gives all tasks of a merged group the same number of copies."""
+    """Return equal numbers of copies for all tasks of each merged group."""
     groups = np.arange(len(copies), dtype=np.int64)
     return IntegerCopies(groups, copies, arrays.tasks.copy(), 0.0, False, 0)
 
 
-def _holds_deadline(program: Program, copies: Integers) -> bool:
-    """Return whether equal copies of the tasks of each merged group hold the deadline."""
+def _meets_deadline(program: Program, copies: Integers) -> bool:
+    """Return whether equal copies of the tasks of each merged group meet the deadline."""
     late = program.columns.tasks @ miss_terms(program.columns.decay, copies, program.relaxed)
     return bool(late <= program.budget * ROUNDING_MARGIN)
 
 
 def _round_up(program: Program, ratios: Floats, noise: float) -> Integers:
-    """Round copies up; rounding noise adds a copy only if the deadline needs it."""
+    """Round copies up. A number within ``noise`` above an integer is only rounded up if needed."""
     for factor in (1.0 - noise, 1.0 + noise):
         copies = np.maximum(np.ceil(ratios * factor), 1.0).astype(np.int64)
-        if _holds_deadline(program, copies):
+        if _meets_deadline(program, copies):
             break
     return copies
 
 
 def _round_to_machines(program: Program, ratios: Floats, k: float) -> IntegerCopies:
-    """Round to whole copies that meet the deadline and fit the machines. Such copies must exist.
+    """Round to integer copies that meet the deadline and fit the machines; they must exist.
 
-    Rounded-down copies come first. A task's next copy changes its cost + ``k`` phi. Tasks with the
-    least change get it, until the deadline holds and no further copy lowers the sum. If the
-    machines don't suffice for that, copies are moved.
+    All tasks start with the copies rounded down. One more copy of a task changes cost + ``k`` phi.
+    Tasks with the smallest change get one, until the deadline is met and no further copy lowers the
+    sum. If the machines don't suffice for the deadline, copies are moved between tasks.
     """
     arrays, relaxed, machines = program.columns, program.relaxed, program.machines
-    every = np.arange(len(ratios), dtype=np.int64)
+    all_groups = np.arange(len(ratios), dtype=np.int64)
     tasks = int(arrays.tasks.sum())
-    # Steps that ended before they converged can exceed the machines.
-    excess = (machines - tasks) / max(float(arrays.tasks @ ratios) - tasks, 1e-9)
-    low = np.floor(1.0 + (ratios - 1.0) * min(excess, 1.0))
-    change = costs(arrays, every, low + 1.0) - costs(arrays, every, low)
+    # Real numbers that haven't converged can exceed the machines, so scale them down.
+    share = (machines - tasks) / max(float(arrays.tasks @ ratios) - tasks, 1e-9)
+    low = np.floor(1.0 + (ratios - 1.0) * min(share, 1.0))
+    change = costs(arrays, all_groups, low + 1.0) - costs(arrays, all_groups, low)
     drop = miss_terms(arrays.decay, low, relaxed) - miss_terms(arrays.decay, low + 1.0, relaxed)
     merit = change - k * drop
-    owner = np.repeat(every, arrays.tasks)
+    owner = np.repeat(all_groups, arrays.tasks)
     copies = low.astype(np.int64)[owner]
     free = int(machines - copies.sum())
     order = np.argsort(merit[owner], kind="stable")[:free]
@@ -718,9 +732,9 @@ def _round_to_machines(program: Program, ratios: Floats, k: float) -> IntegerCop
 
 
 def _move_copies(program: Program, owner: Integers, copies: Integers) -> None:
-    """Lower phi until the deadline holds, by adding or moving one copy at a time.
+    """Add or move one copy at a time, in place, until the deadline is met.
 
-    phi is convex, so if no move lowers it, it is the least that the machines allow.
+    phi is convex, so if no move lowers it, it is the minimum that the machines allow.
     """
     decay = program.columns.decay[owner]
 
@@ -751,7 +765,7 @@ def expected_cost(problem: CloningProblem, copies: Floats | Integers) -> float:
 
 
 def costs(arrays: Columns, groups: Integers, ratios: Floats) -> Floats:
-    """Return g of tasks, each of a merged group with a number of copies."""
+    """Return g, the expected machine seconds, of tasks of merged groups with ``ratios`` copies."""
     out = np.empty((len(groups), 3))
     curves(arrays, groups, ratios, out)
     return out[:, 0]

@@ -1,4 +1,7 @@
-"""Simulation of jobs in waves, under a rule for what a free machine runs."""
+"""Simulation of jobs whose tasks run in waves, because machines are fewer than tasks.
+
+A rule decides what a free machine runs: the next waiting task, or a copy of a running one.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,14 @@ class WaveJobs:
 
     arrival: Floats  # of each job in seconds
     priority: Floats  # priority of each job: higher goes first, equal ones in order of arrival
-    first: Integers  # task of each job
-    distributions: tuple[Distribution, ...]  # distributions that rules know
+    first: Integers  # index of each job's first task, then the number of all tasks
+    distributions: tuple[Distribution, ...]  # distributions of durations, which rules know
     distribution: Integers  # index of each task's distribution
     scale: Floats  # factor on each task's durations, for a task with more input
     durations: Floats
     """Actual seconds of each task's copies, shape (tasks, copies).
 
-    They don't depend on the rule, so that rules are compared on the same draws.
+    They are drawn in advance, so that rules are compared on the same durations.
     """
 
     @property
@@ -52,8 +55,8 @@ def poisson_jobs(
 ) -> WaveJobs:
     """Draw jobs with the same tasks and Poisson arrivals, all of one priority.
 
-    ``load`` is the arrival rate times a job's expected work with one copy per task, divided by the
-    machines. A job's durations are multiplied by a factor drawn log-uniformly from [1/spread,
+    ``load`` is the expected work that arrives per second, with one copy per task, divided by
+    ``machines``. A job's durations are multiplied by a factor drawn log-uniformly from [1/spread,
     spread], which the rules know. Durations are drawn for ``max_copies`` copies of each task.
     """
     _check_positive(machines=machines, load=load, jobs=jobs, max_copies=max_copies)
@@ -69,6 +72,7 @@ def poisson_jobs(
     distribution_of_task = np.repeat(np.arange(len(groups), dtype=np.int64), counts)
     factor = np.exp(rng.uniform(-np.log(spread), np.log(spread), jobs)) if spread > 1 else None
     scale = np.repeat(np.ones(jobs) if factor is None else factor, total)
+    # The mean of a log-uniform factor.
     mean_factor = 1.0 if factor is None else float(np.sinh(np.log(spread)) / np.log(spread))
     work = float(counts @ [distribution.mean for distribution in distributions]) * mean_factor
     arrival = np.cumsum(rng.exponential(work / (load * machines), jobs))
@@ -99,11 +103,12 @@ def jobs_from_records(
     seed: int = 0,
     max_copies: int = 4,
 ) -> WaveJobs:
-    """Make jobs of recorded times: a job is an iteration, a task is one worker's part of it.
+    """Build jobs from recorded seconds: a job is an iteration, a task is a worker's part of it.
 
-    ``recorded`` has shape (iterations, workers); jobs take rows in order, and start over at the
-    end. The rules know the distribution of ``known``, which was measured earlier. Other parameters
-    are those of `poisson_jobs`. Copies after the first are drawn from all recorded times.
+    ``recorded`` has shape (iterations, workers). Jobs take its rows in order, and from the first
+    again after the last. Copies after a task's first are drawn from all recorded times. Rules know
+    the distribution of ``known``, which are seconds measured earlier. Other parameters are those of
+    `poisson_jobs`.
     """
     _check_positive(machines=machines, load=load, jobs=jobs, max_copies=max_copies)
     rng = np.random.default_rng(seed)
@@ -135,9 +140,9 @@ def _check_positive(**values: float) -> None:
         raise InputError(faults)
 
 
-KNOTS = 512
+KNOTS = 512  # of each table of ln S
 GRID = np.concatenate([[0.0], np.geomspace(0.01, 60.0, 39)])
-"""Grid of the integrals of the rule by saving, in units of a job's time scale."""
+"""Points of the integrals of the rule by saving, in units of a job's time scale (`assess`)."""
 
 
 class WaveRuleKind(Enum):
@@ -146,7 +151,7 @@ class WaveRuleKind(Enum):
     NONE = "none"
     """The next waiting task, never a copy."""
     FULL = "full"
-    """Every task in a fixed number of copies, which follow each other in the queue."""
+    """Every task in a fixed number of copies, next to each other in the queue."""
     DETECT = "detect"
     """A copy of a late task (speculative execution as in Hadoop and Spark).
 
@@ -171,14 +176,14 @@ class WaveRule:
     rule: WaveRuleKind
     """The rule."""
     copies: int = 2
-    """Largest number of copies of a task; with FULL, the number of each task."""
+    """Maximum number of copies of a task; with FULL, the number for every task."""
     late_factor: float = 1.5
-    """DETECT: a task is late after this many medians."""
+    """DETECT: a task is late after this multiple of the median duration."""
     late_share: float = 0.75
-    """DETECT: late tasks are searched for once this share of a job's tasks has finished."""
+    """DETECT: a job has late tasks only after this share of its tasks has finished."""
     machine_price: float = 0.1
-    """SAVING: flowtime seconds that a machine second costs, in addition to the delay that it
-    causes; it limits copies while no job waits."""
+    """SAVING: flowtime in seconds that a machine second costs, in addition to the delay that it
+    causes. It limits copies while no job waits."""
     check_period: float | None = None
     """DETECT, SAVING: seconds between checks of running tasks while machines are idle.
 
@@ -213,11 +218,11 @@ class WaveResult:
     work: Floats
     """Machine seconds of each job, copies included."""
     copies: Integers
-    """Copies started of each task."""
+    """Number of copies of each task that were started."""
     wasted: float
     """Machine seconds of copies that didn't finish first."""
     helped: int
-    """Tasks that a later copy finished."""
+    """Number of tasks whose first copy to finish was not the first to start."""
     makespan: float
     """End of the last task in seconds."""
 
@@ -233,25 +238,25 @@ class WaveResult:
 
 
 def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
-    """Run jobs on ``machines`` machines, each with room for one task, until all have finished.
+    """Run jobs on ``machines`` machines, each with room for one copy, until all have finished.
 
-    Raises `InputError` if ``machines`` is below 1, or fewer durations were drawn than the rule may
-    start copies.
+    Raises `InputError` if ``machines`` is below 1, or if the rule may start more copies of a task
+    than there are drawn durations.
     """
     if machines < 1:
-        raise InputError(Fault("machines", f"{machines} machines run nothing", "write 1 or more"))
+        raise InputError(Fault("machines", f"{machines} is not positive", "write 1 or more"))
     max_copies = 1 if rule.rule is WaveRuleKind.NONE else rule.copies
     if jobs.durations.shape[1] < max_copies:
         message = (
-            f"durations of {jobs.durations.shape[1]} copies a task were drawn, the rule may "
-            f"start {max_copies}"
+            f"the rule may start {max_copies} copies of a task, but durations were drawn for "
+            f"{jobs.durations.shape[1]}"
         )
         hint = f"draw the jobs with max_copies={max_copies}"
         raise InputError(Fault("copies", message, hint))
     distributions = tabulate_distributions(jobs.distributions)
-    typical = float((distributions.means[jobs.distribution] * jobs.scale).mean())
+    mean_duration = float((distributions.means[jobs.distribution] * jobs.scale).mean())
     count = jobs.jobs
-    order = np.empty(count, dtype=np.int64)
+    order = np.empty(count, dtype=np.int64)  # rank of each job by priority, then arrival
     order[np.lexsort((np.arange(count), -jobs.priority))] = np.arange(count)
     number = len(jobs.distribution)
     tasks = Tasks(
@@ -266,7 +271,7 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
     )
     owner = np.repeat(np.arange(count), np.diff(jobs.first))
     durations = jobs.durations[:, :max_copies].copy()
-    check_period = 0.25 * typical if rule.check_period is None else rule.check_period
+    check_period = 0.25 * mean_duration if rule.check_period is None else rule.check_period
     wasted = kernel.run_waves(
         machines,
         kernel.Rule(
@@ -294,7 +299,7 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
 
 
 def tabulate_distributions(distributions: Sequence[Distribution]) -> DistributionTables:
-    """Return distributions in the form that kernels take."""
+    """Return distributions as tables for kernels."""
     return DistributionTables(
         *log_survival_tables(distributions),
         np.array([distribution.mean for distribution in distributions]),
@@ -303,7 +308,10 @@ def tabulate_distributions(distributions: Sequence[Distribution]) -> Distributio
 
 
 def log_survival_tables(distributions: Sequence[Distribution]) -> tuple[Floats, Floats, Floats]:
-    """Tabulate ln S of every distribution at knots in ln t, from S = 1 far into the tail."""
+    """Tabulate ln S of each distribution at equal steps of ln t, from S near 1 to S = 1e-9.
+
+    Returns the tables, and the first ln t and the step of each.
+    """
     tables = np.empty((len(distributions), KNOTS))
     begins, steps = np.empty(len(distributions)), np.empty(len(distributions))
     for row, distribution in enumerate(distributions):
@@ -319,10 +327,11 @@ def log_survival_tables(distributions: Sequence[Distribution]) -> tuple[Floats, 
 def break_even_age(distribution: Distribution) -> float:
     """Return the age in seconds at which a second copy reduces a task's machine time most.
 
-    A copy started at age e gives the expected machine time integral_0^e S(t) dt + 2 integral S(e +
-    t) S(t) dt. With a heavy tail, a task that has run long runs longer still, so two machines until
-    the first copy ends can cost less than one until the end. The ages tried are a grid up to a
-    hundred means; the result is infinite if no copy helps.
+    With a copy that starts at age e, the expected machine time is
+    integral_0^e S(t) dt + 2 integral S(e + t) S(t) dt. With a heavy tail, a task that has run long
+    will run much longer. Two machines until the first copy ends can then cost less than one machine
+    until the end. A grid of ages up to a hundred means is tried; the result is infinite if no copy
+    helps.
     """
     mean = distribution.mean
     time = np.concatenate([[0.0], np.geomspace(1e-3 * mean, 1000.0 * mean, 1500)])

@@ -27,7 +27,7 @@ from shadowprice.kernels.cloning.kinds import KNOT_STEP, TABLE
 
 
 MIN_TAIL_SAMPLES = 10
-"""Smallest number of points that a tail is fitted to."""
+"""Minimum number of points to which a tail is fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +43,23 @@ class ParetoTail:
     points: int
     """Sample points beyond the threshold."""
     distance: float
-    """Kolmogorov-Smirnov distance between those points and the fit."""
+    """Kolmogorov-Smirnov distance between these points and the fitted tail."""
     against_exponential: float
-    """Log-likelihood of the Pareto tail minus that of an exponential one; heavy if positive."""
+    """Log-likelihood of the Pareto tail less that of an exponential tail; positive if heavy."""
 
 
 def fit_pareto_tail(durations: Floats, candidates: int = 400) -> ParetoTail:
     """Fit order and threshold of a Pareto tail to positive durations.
 
-    The order is the maximum-likelihood (Hill) estimate beyond each candidate threshold. The
-    threshold with the smallest Kolmogorov-Smirnov distance is kept (Clauset, Shalizi and Newman,
-    Power-law distributions in empirical data, SIAM Review 51, 2009). ``candidates`` limits the
-    thresholds tried, which are spread evenly over the distinct values.
+    For each candidate threshold, the order is the maximum-likelihood (Hill) estimate beyond it. The
+    threshold with the smallest Kolmogorov-Smirnov distance is used (Clauset, Shalizi and Newman,
+    Power-law distributions in empirical data, SIAM Review 51, 2009). At most ``candidates``
+    thresholds are tried, spread evenly over the distinct durations.
 
     Raises `InputError` if fewer than `MIN_TAIL_SAMPLES` points are above the smallest value.
     """
     sample = np.sort(np.asarray(durations, dtype=np.float64))
-    suffix = np.cumsum(np.log(sample)[::-1])[::-1]
+    log_sums = np.cumsum(np.log(sample)[::-1])[::-1]  # of the sample from each point on
     distinct = np.unique(sample)
     best: ParetoTail | None = None
     if distinct.size > candidates:
@@ -69,8 +69,8 @@ def fit_pareto_tail(durations: Floats, candidates: int = 400) -> ParetoTail:
         points = sample.size - start
         if points < MIN_TAIL_SAMPLES:
             break
-        excess = float(suffix[start] - points * math.log(threshold))
-        if excess <= 0.0:  # durations that differ by rounding only
+        excess = float(log_sums[start] - points * math.log(threshold))
+        if excess <= 0.0:  # these durations differ only by rounding
             continue
         order = points / excess
         fitted = 1.0 - (threshold / sample[start:]) ** order
@@ -95,6 +95,7 @@ def fit_pareto_tail(durations: Floats, candidates: int = 400) -> ParetoTail:
 
 
 def _likelihood_ratio(tail: Floats, threshold: float, order: float) -> float:
+    """Return the logarithm of the likelihood of a Pareto tail over that of an exponential."""
     rate = 1.0 / float((tail - threshold).mean())
     pareto = math.log(order / threshold) - (order + 1.0) * np.log(tail / threshold)
     exponential = math.log(rate) - rate * (tail - threshold)
@@ -106,16 +107,16 @@ def _likelihood_ratio(tail: Floats, threshold: float, order: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Empirical(Distribution):
-    """Measured durations, with a Pareto tail fitted beyond a threshold."""
+    """Measured durations, with an optional Pareto tail beyond a threshold."""
 
     durations: Floats
     """The sample in seconds, all positive."""
     tail: ParetoTail | None
-    """Fitted tail; None uses the sample alone, so that no duration exceeds its maximum."""
+    """Fitted tail. None: only the sample, so that no duration exceeds its maximum."""
     factor: float = 1.0
     """Factor on every duration, for a task with more input."""
     name: str = "sample"
-    """Source of the sample, for errors."""
+    """Source of the sample, for error messages."""
     kind: ClassVar[int] = TABLE
     label: ClassVar[str] = "empirical"
     convex_by_form: ClassVar[bool] = False
@@ -134,9 +135,8 @@ class Empirical(Distribution):
 
     @cached_property
     def steps(self) -> tuple[Floats, Floats]:
-        """Distinct durations up to the threshold, with the share of the sample that is longer."""
+        """Distinct durations up to the threshold, and S just after each, without the factor."""
         times, counts = np.unique(np.asarray(self.durations, np.float64), return_counts=True)
-        # S just after times[i] is the share of the sample that is longer.
         survival = 1.0 - np.cumsum(counts) / counts.sum()
         if self.tail is None:
             return times, survival
@@ -148,13 +148,13 @@ class Empirical(Distribution):
         return self.factor * float(self._unit_mean)
 
     @cached_property
-    def _unit_mean(self) -> float:
+    def _unit_mean(self) -> float:  # the mean without the factor
         log_survival, weight = self._body
         body = float(np.exp(log_survival) @ weight)
         return float(self.steps[0][0]) + body + self._tail_mean
 
     @property
-    def _tail_mean(self) -> float:
+    def _tail_mean(self) -> float:  # integral of S over the tail
         if self.tail is None:
             return 0.0
         return float(self.steps[1][-1]) * self.tail.threshold / (self.tail.order - 1.0)
@@ -185,7 +185,7 @@ class Empirical(Distribution):
     def inverse_survival(self, probability: Floats | float) -> Floats:
         times, survival = self.steps
         goal = np.asarray(probability, float)
-        # The shortest time whose S is at most the probability (survival falls along times).
+        # The shortest time whose S is at most the probability; S falls, so search in -S.
         position = np.searchsorted(-survival, -goal, side="left")
         result = times[np.minimum(position, times.size - 1)]
         if self.tail is not None:
@@ -195,7 +195,7 @@ class Empirical(Distribution):
         return np.asarray(self.factor * result)
 
     @property
-    def _body(self) -> tuple[Floats, Floats]:
+    def _body(self) -> tuple[Floats, Floats]:  # ln S between the steps, and the widths
         times, survival = self.steps
         return np.log(survival[:-1]), np.diff(times)
 
@@ -206,13 +206,14 @@ class Empirical(Distribution):
         rows = super().table(max_copies)
         if self.tail is None:
             return rows
-        # integral over the tail: r * p^r u / (order * r - 1), with p = S(u)
+        # r times the integral of S^r over the tail: r p^r u / (order r - 1), with u = threshold and
+        # p = S(u).
         ratio = np.exp(KNOT_STEP * np.arange(rows.shape[0]))
         order = self.tail.order
         log_left = math.log(self.steps[1][-1])
         below = order * ratio - 1.0
         value = self.tail.threshold * np.exp(log_left * ratio) * ratio / below
-        # d ln value / dx with x = ln r, and its derivative
+        # d ln value / dx, with x = ln r, and its derivative.
         slope = log_left * ratio - 1.0 / below
         curvature = log_left * ratio + order * ratio / (below * below)
         tail = np.stack([value, value * slope, value * (slope * slope + curvature)], axis=1)
@@ -223,11 +224,11 @@ DISTRIBUTIONS: Final[Mapping[str, type[Any]]] = {
     distribution.label: distribution
     for distribution in (Pareto, Weibull, HyperExponential, LogNormal)
 }
-"""Distributions by `DurationDistribution.name`; `Empirical` is built from its sample instead."""
+"""Distributions by `DurationDistribution.name`; `build_distribution` also builds `Empirical`."""
 
 
 def build_distribution(distribution: DurationDistribution) -> Distribution:
-    """Return the distribution of a specification, in seconds; equal ones share an instance.
+    """Return the distribution of a specification, in seconds; results are cached.
 
     Raises `InputError` if a parameter is not allowed, such as a fitted tail that has no mean.
     """

@@ -1,8 +1,9 @@
 # ruff: noqa: D102 - the base class documents the methods that each distribution overrides
 """Parametric distributions of a task's duration.
 
-Each has its survival function S = 1 - F, the inverse of S, and the curve g(r) = r * integral of
-S^r, which is ``minimum * r + scale * K(r)``; K depends only on the shape. Times are in seconds.
+Each has its survival function S = 1 - F, the inverse of S, and its cost curve g. g(r) is the
+expected machine time of a task with r copies, r * integral of S^r. It has the form
+``minimum * r + scale * K(r)``, where K only depends on the shape. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
 def _panels(edges: Floats) -> tuple[Floats, Floats]:
-    """Return Gauss-Legendre nodes and weights over consecutive panels."""
+    """Return Gauss-Legendre nodes and weights for intervals between consecutive edges."""
     half = 0.5 * np.diff(edges)[:, None]
     middle = 0.5 * (edges[1:] + edges[:-1])[:, None]
     return (middle + half * _NODES).ravel(), (half * _WEIGHTS).ravel()
@@ -34,13 +35,13 @@ def _panels(edges: Floats) -> tuple[Floats, Floats]:
 class Distribution(ABC):
     """Distribution of the duration of one task."""
 
-    minimum: float  # shortest duration in seconds, if it is a parameter
+    minimum: float  # shortest duration in seconds, if the distribution has this parameter
     kind: ClassVar[int]
     """Form of the cost curve: ``PARETO``, ``WEIBULL`` or ``TABLE`` of the kernels."""
     label: ClassVar[str]
     """Name of the distribution in files."""
     convex_by_form: ClassVar[bool] = True
-    """Whether Lemma 1's condition follows from the form; otherwise it is checked numerically."""
+    """Whether Lemma 1's condition holds for all parameters; if False, it is checked numerically."""
 
     @property
     @abstractmethod
@@ -64,7 +65,7 @@ class Distribution(ABC):
 
     @property
     def table_key(self) -> Hashable:
-        """Key that equal tables of K share."""
+        """Key that distributions with equal tables of K share."""
         return None
 
     @abstractmethod
@@ -73,7 +74,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def inverse_survival(self, probability: Floats | float) -> Floats:
-        """Return the time that a task exceeds with a probability in (0, 1]."""
+        """Return the time that a task exceeds with this probability, in (0, 1]."""
 
     def survival(self, time: Floats | float) -> Floats:
         """Return S = 1 - F at times in seconds."""
@@ -85,20 +86,23 @@ class Distribution(ABC):
         return np.array([float(distribution.log_survival(time)) for distribution in distributions])
 
     def quadrature(self, max_copies: float) -> tuple[Floats, Floats]:
-        """Return ln S at quadrature nodes, and weights (by ``scale``), for r <= ``max_copies``."""
+        """Return ln S at quadrature nodes, and weights in units of ``scale``.
+
+        They are precise for integrals of S^r with r <= ``max_copies``.
+        """
         raise TypeError(
             f"{self.label} has a closed curve: no quadrature up to {max_copies:g} copies"
         )
 
     def table(self, max_copies: float) -> Floats:
-        """Return K, dK/dx and d2K/dx2 at knots of x = ln r <= ln ``max_copies``, shape (knots, 3).
+        """Return K, dK/dx and d2K/dx2 at knots of x = ln r up to ln ``max_copies``.
 
-        Kernels interpolate between the rows.
+        The shape is (knots, 3). Kernels interpolate between the rows.
         """
         knots = max(int(math.log(max_copies) / KNOT_STEP) + 2, 2)
         ratio = np.exp(KNOT_STEP * np.arange(knots))
         log_survival, weight = self.quadrature(float(ratio[-1]))
-        # Zeroth, first and second moments of ln S under S^r.
+        # Integrals of S^r (ln S)^n for n = 0, 1, 2: the integral of S^r and its derivatives in r.
         moment = np.empty((3, knots))
         for block in range(0, knots, 64):
             part = slice(block, block + 64)
@@ -168,7 +172,7 @@ class Weibull(Distribution):
     """S(t) = exp(-((t - minimum) / scale)^shape); shape 1 is the exponential."""
 
     shape: float
-    """Shape in (0, 1]: above 1, ln S is concave and Lemma 1 does not hold."""
+    """Shape in (0, 1]. Above 1, ln S is concave, and Lemma 1 doesn't hold."""
     expected: float
     """Mean duration in seconds, including the minimum."""
     minimum: float = 0.0
@@ -268,21 +272,22 @@ class HyperExponential(Distribution):
         return np.asarray(self.minimum + 0.5 * (low + high))
 
     def from_uniform(self, uniform: Floats) -> Floats:
-        """Map numbers in [0, 1) to durations.
+        """Map uniform numbers in [0, 1) to durations.
 
-        Each number selects a phase, and its remainder the time in it.
+        A number selects a phase by its share; its relative position there gives the time.
         """
         upto = np.cumsum(self.shares)
         upto[-1] = 1.0
         below = np.concatenate([[0.0], upto[:-1]])
         phase = np.searchsorted(upto, uniform, side="right")
         rest = (uniform - below[phase]) / (upto - below)[phase]
-        # The division may round to 1, at which the time is infinite.
+        # The division can round to 1, which would give an infinite time.
         rest = np.minimum(rest, 1.0 - 2.0**-53)
         return np.asarray(self.minimum - np.asarray(self.means)[phase] * np.log1p(-rest))
 
     def quadrature(self, max_copies: float) -> tuple[Floats, Floats]:
         rates = self.scale / np.asarray(self.means)
+        # From where S^r has hardly fallen, to where S is e^-45; each interval is twice as long.
         first = 0.25 / (max_copies * rates.max())
         last = 45.0 / rates.min()
         edges = first * 2.0 ** np.arange(math.ceil(math.log2(last / first)) + 1)
@@ -294,8 +299,8 @@ class HyperExponential(Distribution):
 class LogNormal(Distribution):
     """ln(duration - minimum) is normally distributed.
 
-    Lemma 1's condition holds for long durations only: the solver checks it at the numbers of copies
-    that it uses.
+    Lemma 1's condition only holds for long durations, so the solver checks it at the numbers of
+    copies that it uses.
     """
 
     sigma: float
@@ -341,7 +346,8 @@ class LogNormal(Distribution):
         return np.asarray(self.minimum + self.median * np.exp(self.sigma * normal))
 
     def quadrature(self, max_copies: float) -> tuple[Floats, Floats]:  # noqa: ARG002
-        # Below z = -9 every S^r equals 1 in double precision; the tail contributes e^(sigma z) S.
+        # z = ln(t / median) / sigma. Below -9, S^r is 1 in double precision. The integrand
+        # e^(sigma z) S is largest near z = sigma, hence the upper end.
         top = 9.5 + self.sigma
         edges = np.linspace(-9.0, top, math.ceil(top + 9.0) + 1)
         normal, weight = _panels(edges)
@@ -367,5 +373,5 @@ def _check_mean(mean: float, minimum: float) -> None:
 
 
 def _special() -> Any:
-    """Return scipy.special, which takes longer to import than a small run takes."""
+    """Return scipy.special, imported late because the import takes longer than a small run."""
     return importlib.import_module("scipy.special")

@@ -1,4 +1,4 @@
-"""Base of policies outside this package; a stateless policy only defines `decide`."""
+"""Base class for users' own policies; a stateless policy only defines `decide`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BasePolicy(ABC):
     counts_places: ClassVar[bool] = False
     knows_all_jobs: ClassVar[bool] = False
     live_settings: ClassVar[Mapping[str, object]] = {}
-    """These three as in `registry.PolicyInfo`."""
+    """For these three attributes, see the fields of `registry.PolicyInfo`."""
 
     def __init__(self, context: PolicyContext, parameters: registry.Parameters) -> None:
         del context
@@ -41,9 +41,9 @@ class BasePolicy(ABC):
         """Return decisions on an event; see `shadowprice.core.policy.Policy`."""
 
     def resume(self, view: View) -> None:
-        """Resync with the view: there is no state to rebuild."""
+        """Do nothing: a policy without state has nothing to rebuild from the view."""
         del view
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force."""
+        """Return all parameters with their values, defaults included."""
         return self.parameters.model_dump()

@@ -1,4 +1,4 @@
-"""A policy with its parameters: parsed from text, labelled in tables, and built."""
+"""A policy with its parameters, as a user chooses it: parsing, labels in tables, building."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from shadowprice.policies import registry
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy and the parameters set for it: the form in which code outside a run passes it.
+    """A policy and the parameters that a user set for it, before the policy is built.
 
-    The policy is a registered name, or the file of a user's policy. Only `named` and `parse` read
-    a file, so text that reaches the constructor never causes a file to be executed.
+    The policy is a registered name, or the file of a user's policy. Only the class methods read
+    files. So a name that reaches the constructor never causes a file to be executed.
     """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters that were set, nested ones as nested mappings; defaults are absent."""
-    titled: str = ""  # label in tables; if empty, the label consists of the name and the parameters
+    """Parameters that were set, without defaults; dotted names are nested mappings."""
+    titled: str = ""  # label in tables; empty: the name and the parameters
     file: FileExtension | None = None
     """File of a policy that isn't registered; `name` is then the file's label."""
 
@@ -67,7 +67,7 @@ class PolicyChoice:
 
     @classmethod
     def of_run(cls, info: Mapping[str, Any]) -> PolicyChoice:
-        """Build the choice that a run's ``run.json`` records; its file must not have changed."""
+        """Build the choice from a run's ``run.json``; `InputError` if its file has changed."""
         settings, origin = info["settings"], info.get("policy_origin") or {}
         if "file" not in origin:
             return cls(info["policy"].split()[0], settings)
@@ -88,13 +88,13 @@ class PolicyChoice:
 
     @property
     def label(self) -> str:
-        """Label in tables, and name of folders."""
+        """Label in tables, and the name of the policy's folder."""
         pairs = (f"{key}={value}" for key, value in _flatten_settings(self.settings))
         return self.titled or " ".join((self.name, *pairs))
 
     @property
     def origin(self) -> Mapping[str, object] | None:
-        """Source of the policy with its digest; None if it is part of this package."""
+        """Record of the policy's source and digest; None if it is part of this package."""
         extension = self.info.extension
         return None if extension is None else extension.record()
 
@@ -117,16 +117,16 @@ class PolicyChoice:
         return options
 
     def parameters(self) -> registry.Parameters:
-        """Return the validated parameters; raise `InputError` as `policy_parameters`."""
+        """Return the validated parameters; `policy_parameters` raises `InputError`."""
         return registry.policy_parameters(self.info, self.settings)
 
     def build(self, context: PolicyContext) -> Policy:
-        """Build the policy; raises `InputError` as `make_policy`."""
+        """Build the policy; `make_policy` raises `InputError`."""
         return registry.make_policy(self.info, context, self.settings)
 
 
 def check_choices(choices: Sequence[PolicyChoice], location: str, hint: str) -> None:
-    """Raise `InputError` if there are no policies to compare, with the hint, or labels repeat."""
+    """Raise `InputError` if there are no choices (with the hint), or two have the same label."""
     if not choices:
         raise InputError(Fault(location, "names no policy", hint))
     labels = [choice.label for choice in choices]
@@ -146,7 +146,7 @@ def parse_setting(text: str, location: str = "--set") -> dict[str, Any]:
         raise InputError(
             Fault(location, f"{quote_for_display(text)} is not a parameter", "write KEY=VALUE")
         )
-    if value[0] in "[{":
+    if value[0] in "[{":  # other values stay text, which the parameter's model converts
         try:
             value = tomllib.loads(f"value = {value}")["value"]
         except RecursionError as error:
@@ -173,7 +173,6 @@ def deep_merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
 
 
 def _flatten_settings(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested settings with their dotted names."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
             yield from _flatten_settings(value, f"{before}{key}.")

@@ -15,18 +15,19 @@ from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.time_limit import Clock, Deadline
 
 INFINITY: Final = float(highspy.kHighsInf)
+_FEASIBLE_POINT: Final = 2  # HiGHS's ``kSolutionStatusFeasible``
 
-Terms = list[tuple[int, int]]  # a sum: columns, each with its integral coefficient
+Terms = list[tuple[int, int]]  # a weighted sum: pairs of a column and its integer coefficient
 
 
 @dataclass(frozen=True, slots=True)
 class SolverResult:
     """Result of a solver run."""
 
-    optimal: bool  # whether optimality, or infeasibility, was proved within the gap
-    feasible: bool  # whether `values` hold a solution
-    values: Floats  # the best solution; empty if there is none
-    objective: float  # of `values`; -inf without a solution
+    optimal: bool  # whether the solver proved the solution optimal, or the program infeasible
+    feasible: bool  # whether a solution was found
+    values: Floats  # the best solution, by column; empty if none was found
+    objective: float  # of the best solution; -inf if none was found
     bound: float
     """Upper bound on the objective of every solution; -inf if the program is infeasible."""
 
@@ -63,7 +64,7 @@ class LinearProgram:
         return any(self._integer)
 
     def column(self, *, cost: float = 0.0, upper: float = INFINITY, integer: bool = True) -> int:
-        """Add a variable of at least 0 and return its column number."""
+        """Add a variable between 0 and ``upper``, and return its column number."""
         self._cost.append(cost)
         self._upper.append(upper)
         self._integer.append(integer)
@@ -78,7 +79,7 @@ class LinearProgram:
     ) -> int:
         """Add ``lower <= sum of terms <= upper`` and return the row number.
 
-        Coefficients of a repeated column are summed: HiGHS rejects such a row, or never terminates.
+        Coefficients of a repeated column are summed, because HiGHS rejects repetitions or hangs.
         """
         merged = _merge(terms)
         self._columns.extend(merged)
@@ -89,7 +90,7 @@ class LinearProgram:
         return len(self._row_lower) - 1
 
     def limit(self, terms: Terms, upper: int) -> None:
-        """Add ``sum of terms <= upper`` in integers, if there are terms."""
+        """Add ``sum of terms <= upper``, reduced by its common divisor; nothing without terms."""
         if terms:
             reduced, upper = _reduced(terms, upper)
             self.row(reduced, upper=upper)
@@ -106,13 +107,13 @@ class LinearProgram:
     ) -> SolverResult:
         """Maximise the program.
 
-        The best solution so far is returned after ``time_limit`` seconds of the clock, or
-        ``node_limit`` branch-and-bound nodes. A relative ``gap`` of solution and bound counts as
-        optimal. With ``relaxed``, integrality is ignored. ``start`` is a feasible solution to start
-        from. Raises `ShadowpriceError` if the solver fails.
+        After ``time_limit`` seconds of the clock, or ``node_limit`` branch-and-bound nodes, the
+        best solution so far is returned. A solution is optimal if its relative distance from the
+        bound is at most ``gap``. With ``relaxed``, integrality is ignored. ``start`` is a feasible
+        solution. Raises `ShadowpriceError` if the solver fails.
         """
         solver = _solver(gap)
-        if time_limit < INFINITY and clock is Clock.WALL:  # the solver's own
+        if time_limit < INFINITY and clock is Clock.WALL:  # the only clock that HiGHS has
             solver.setOptionValue("time_limit", max(0.0, time_limit))
         elif time_limit < INFINITY:
             _interrupt(solver, Deadline.after(max(0.0, time_limit), clock))
@@ -127,7 +128,7 @@ class LinearProgram:
         return _read_result(solver, mixed=self.has_integers and not relaxed)
 
     def model(self, *, relaxed: bool) -> highspy.HighsLp:
-        """Return the program, or its linear relaxation, as HiGHS reads it."""
+        """Return the program, or its linear relaxation, in the form that HiGHS reads."""
         model = highspy.HighsLp()
         model.num_col_ = self.columns
         model.num_row_ = self.rows
@@ -156,7 +157,6 @@ def weighted(columns: Iterable[int], weight: float = 1.0) -> list[tuple[int, flo
 
 
 def _merge(terms: Iterable[tuple[int, float]]) -> dict[int, float]:
-    """Return the sum of the coefficients of each column."""
     merged: dict[int, float] = {}
     for column, value in terms:
         merged[column] = merged.get(column, 0.0) + value
@@ -173,9 +173,9 @@ def _reduced(terms: Terms, upper: int) -> tuple[Terms, int]:
 
 
 class IncrementalProgram:
-    """A program that is changed and solved again, each time from the last basis or solution.
+    """A copy of a program that is changed and solved repeatedly.
 
-    Later changes to the given program have no effect. A run ends with its best at the deadline.
+    Each run starts from the last basis or solution, and ends at the deadline with its best one.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class IncrementalProgram:
         )
 
     def limit_columns(self, columns: Sequence[int], upper: Sequence[float]) -> None:
-        """Change the upper limits of columns whose lower limit is 0."""
+        """Change the upper limits of columns; their lower limit stays 0."""
         limits = np.array(upper, dtype=np.float64)
         positions = np.array(columns, dtype=np.int32)
         self._solver.changeColsBounds(len(columns), positions, np.zeros_like(limits), limits)
@@ -204,7 +204,7 @@ class IncrementalProgram:
         self._solver.changeRowBounds(row, lower, upper)
 
     def row(self, terms: Iterable[tuple[int, float]], upper: float) -> None:
-        """Add ``sum of terms <= upper``, as `LinearProgram.row`."""
+        """Add ``sum of terms <= upper``, with repeated columns summed."""
         merged = _merge(terms)
         positions = np.array(list(merged), dtype=np.int32)
         coefficients = np.array(list(merged.values()), dtype=np.float64)
@@ -213,14 +213,14 @@ class IncrementalProgram:
             raise ShadowpriceError("HiGHS rejected a row")
 
     def limit(self, terms: Terms, upper: int) -> None:
-        """Add ``sum of terms <= upper`` in integers."""
+        """Add ``sum of terms <= upper``, reduced by its common divisor."""
         self.row(*_reduced(terms, upper))
 
     def solve(self) -> SolverResult:
-        """Maximise the program as it is now."""
+        """Maximise the program with all changes so far."""
         self._solver.run()
         if self._solver.getModelStatus() == highspy.HighsModelStatus.kNotset:
-            # A run from the last basis can fail numerically.
+            # A run from the last basis can fail numerically; one from scratch then succeeds.
             self._solver.clearSolver()
             self._solver.run()
         return _read_result(self._solver, mixed=self._mixed)
@@ -277,10 +277,10 @@ def _read_result(solver: highspy.Highs, *, mixed: bool) -> SolverResult:
         raise ShadowpriceError(f"HiGHS stopped: {solver.modelStatusToString(status)}")
     info = solver.getInfo()
     optimal = status in {states.kOptimal, states.kModelEmpty}
-    feasible = bool(info.primal_solution_status == 2)
+    feasible = bool(info.primal_solution_status == _FEASIBLE_POINT)
     values = np.array(solver.getSolution().col_value) if feasible else nothing
     objective = float(info.objective_function_value) if feasible else -np.inf
     bound = float(info.mip_dual_bound) if mixed else np.inf
-    if not np.isfinite(bound):
+    if not np.isfinite(bound):  # a linear program, or a run without a bound yet
         bound = objective if optimal else np.inf
     return SolverResult(optimal, feasible, values, objective, max(bound, objective))

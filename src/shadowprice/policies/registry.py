@@ -1,6 +1,6 @@
-"""Policies by name: those of this package, entry points of installed ones, and files of users.
+"""Policies by name: built-in ones, entry points of installed packages, and files of users.
 
-A declaration is light: the code of a built-in policy is imported when it is first built.
+A `PolicyInfo` declares a policy. The code of a built-in policy is only imported when it is built.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ Preset = Literal["none", "paper"]
 
 
 class Parameters(LimitedModel):
-    """Base of every policy's parameters: the defaults serve users, a preset gives the paper's."""
+    """Base of every policy's parameters. Defaults suit users; a preset has the paper's values."""
 
     paper_settings: ClassVar[Mapping[str, object]] = {}
     """Values that ``preset=paper`` sets; empty if the defaults are those of the paper."""
 
     def random_draws_text(self, jobs: Iterable[Job]) -> str:
-        """Return what the policy draws from its seed for these jobs; empty if nothing."""
+        """Describe what the policy draws at random for these jobs; empty if nothing."""
         del jobs
         return ""
 
     preset: Preset = Field(
         default="none",
-        description="paper: the settings that its paper prints; what else is set goes before them",
+        description="paper: the values that its paper prints; parameters that are set win",
     )
 
     @model_validator(mode="before")
@@ -69,37 +69,38 @@ class PolicyInfo:
     summary: str
     """One sentence."""
     paper: str
-    """Where the policy is described; empty for one of a user's own."""
+    """Citation of the policy's paper or source; empty for a user's own policy."""
     parameters: type[Parameters]
     """Model of its parameters; every field carries a description."""
     build: str | Build
-    """``module:callable``, or the callable: it builds the policy from context and parameters."""
+    """``module:callable``, or the callable that builds the policy from context and parameters."""
     details: str = ""
-    """What a user should know: what the policy leaves out, when it is slow."""
+    """Remarks for users, such as what the policy leaves out, or when it is slow."""
     counts_places: bool = False
-    """Whether servers must state units, ``{worker: 8, ps: 1}``, of which each process takes one."""
+    """Whether servers must state units, such as ``{worker: 8, ps: 1}``; a process takes one."""
     knows_all_jobs: bool = False
-    """Whether it needs the whole job set in advance, which only a simulation has."""
+    """Whether the policy needs the whole job set in advance, which only a simulation has."""
     live_settings: Mapping[str, object] = field(default_factory=dict)
-    """Defaults of parameters that differ for a live service, where moving jobs costs."""
+    """Defaults that differ in a live service, where moving a job costs time."""
     extension: Extension | None = None
-    """Where the policy comes from if it isn't part of this package."""
+    """Origin of a policy from outside this package."""
 
 
 @cache
 def builtin_policies() -> Mapping[str, PolicyInfo]:
-    """Return the policies of this package by name."""
+    """Return the policies of this package by name: ``POLICIES`` of each of its packages."""
     by_name: dict[str, PolicyInfo] = {}
     root = importlib.import_module("shadowprice.policies")
-    for entry in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
-        module = importlib.import_module(entry.name) if entry.ispkg else None
+    for module_info in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
+        # Only an ``__init__.py`` declares policies, so slow modules are not imported.
+        module = importlib.import_module(module_info.name) if module_info.ispkg else None
         for info in getattr(module, "POLICIES", ()):
             by_name[info.name] = info
     return by_name
 
 
 def installed_policies() -> Mapping[str, InstalledExtension]:
-    """Return the entry points of policies by name, without names of built-in policies."""
+    """Return the entry points of policies by name; built-in policies win over equal names."""
     points = installed_extensions(POLICIES)
     return {name: point for name, point in points.items() if name not in builtin_policies()}
 
@@ -112,7 +113,7 @@ def policy_names() -> list[str]:
 def policies() -> Mapping[str, PolicyInfo]:
     """Return every registered policy by name, in alphabetical order.
 
-    An entry point that can't be loaded is left out, so that it doesn't disable the others.
+    A broken entry point is left out, so that it doesn't disable the other policies.
     """
     by_name: dict[str, PolicyInfo] = dict(builtin_policies())
     for name in installed_policies():
@@ -140,9 +141,9 @@ def policy_info(name: str) -> PolicyInfo:
 def extension_info(extension: Extension) -> PolicyInfo:
     """Return the declaration of a policy from outside this package.
 
-    The extension's object is a `PolicyInfo` or a policy class. The docstring of a class gives the
-    summary and the details, and its attribute ``Parameters`` is the model of its parameters. Raises
-    `InputError` if the object can't be loaded, or is neither of the two.
+    The extension's object is a `PolicyInfo` or a policy class. For a class, the docstring is the
+    summary and the details, and the attribute ``Parameters`` is the model of its parameters. Raises
+    `InputError` if the object can't be loaded, or is neither a `PolicyInfo` nor a policy class.
     """
     loaded = extension.load()
     if isinstance(extension, FileExtension):
@@ -165,7 +166,7 @@ def extension_info(extension: Extension) -> PolicyInfo:
         build=loaded,
         details=details,
         extension=extension,
-        **{"paper": "", **declared},
+        **{"paper": "", **declared},  # `paper` has no default, and a class may omit it
     )
 
 
@@ -219,7 +220,6 @@ def policy_parameters(policy: str | PolicyInfo, settings: Mapping[str, Any]) -> 
 
 
 def _count_values(settings: Mapping[str, Any]) -> int:
-    """Return the number of values in nested settings."""
     pending: list[Any] = [settings]
     count = 0
     while pending:
@@ -234,7 +234,7 @@ def _count_values(settings: Mapping[str, Any]) -> int:
 def make_policy(
     policy: str | PolicyInfo, context: PolicyContext, settings: Mapping[str, Any]
 ) -> Policy:
-    """Build a policy from its parameters by name, nested ones as nested mappings.
+    """Build a policy; ``settings`` are parameters by name, dotted names as nested mappings.
 
     Raises `InputError` if the policy or a parameter is unknown, a value is out of range, or the
     policy needs jobs in advance that the context doesn't have.
@@ -257,7 +257,10 @@ def make_policy(
 
 
 def nest_dotted_keys(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Convert the dotted names of ``--set`` into nested mappings; `InputError` on a clash."""
+    """Convert dotted names of ``--set`` into nested mappings.
+
+    Raises `InputError` if a name is both a value and a group: ``a=1`` and ``a.b=2``.
+    """
     result: dict[str, Any] = {}
     for name, value in settings:
         *groups, last = name.split(".")

@@ -23,7 +23,7 @@ from shadowprice.cloning.api import (
     Weibull,
     solve,
 )
-from shadowprice.cloning.problem import fewest_machines, min_feasible_deadline
+from shadowprice.cloning.problem import add_copies_greedily, min_feasible_deadline
 from shadowprice.cloning.solver import (
     ConvexityCondition,
     _algorithm_1,
@@ -347,7 +347,7 @@ def test_integer_copies_of_the_subgradient_method_always_hold() -> None:
         ]
         tasks = sum(group.count for group in groups)
         problem = CloningProblem(groups, tasks + int(rng.integers(2, 9)), 90.0, 0.3)
-        if fewest_machines(problem, DeadlineConstraint.EXACT, 200)[1] > problem.machines:
+        if add_copies_greedily(problem, DeadlineConstraint.EXACT, 200)[1] > problem.machines:
             continue
         best = solve(problem).expected_cost
         for iterations in (1, 10, 20_000):
@@ -484,12 +484,12 @@ class TestRefusals:
         assert solve(CloningProblem(groups, 12, deadline, 0.002)).machines == 12
         with pytest.raises(InputError):
             solve(CloningProblem(groups, 12, deadline * 0.9999, 0.002))
-        _, machines = fewest_machines(self.problem, DeadlineConstraint.EXACT, 10_000)
+        _, machines = add_copies_greedily(self.problem, DeadlineConstraint.EXACT, 10_000)
         assert f"machines: {machines} " in str(caught.value)
         solve(CloningProblem(groups, machines, 22.0, 0.002))
         with pytest.raises(InputError):
             solve(CloningProblem(groups, machines - 1, 22.0, 0.002))
-        late, _ = fewest_machines(self.problem, DeadlineConstraint.EXACT, 12)
+        late, _ = add_copies_greedily(self.problem, DeadlineConstraint.EXACT, 12)
         epsilon = -np.expm1(-late)
         assert f"the smallest is {epsilon:.6g}" in str(caught.value)
         solve(CloningProblem(groups, 12, 22.0, epsilon * 1.0001))
@@ -498,7 +498,7 @@ class TestRefusals:
 
     def test_greedy_is_the_least_miss_of_all(self) -> None:
         problem = paretos(6, 4, 11, 20.0, 0.001, (1.6, 3.0))
-        late, used = fewest_machines(problem, DeadlineConstraint.EXACT, 11)
+        late, used = add_copies_greedily(problem, DeadlineConstraint.EXACT, 11)
         assert used == 11
         best = min(
             miss_of(problem, copies)
@@ -544,6 +544,6 @@ class TestRefusals:
         while (late := math.fsum(-np.log1p(-(ratios**copies)))) > problem.budget:
             following = -np.log1p(-(ratios ** (copies + 1)))
             copies[np.argmax(-np.log1p(-(ratios**copies)) - following)] += 1
-        found, used = fewest_machines(problem, DeadlineConstraint.EXACT, 10_000)
+        found, used = add_copies_greedily(problem, DeadlineConstraint.EXACT, 10_000)
         assert used == copies.sum()
         assert found == pytest.approx(late, rel=1e-9)

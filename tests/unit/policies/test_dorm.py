@@ -35,15 +35,20 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 
 def layouts(item: JobItem, groups: int) -> Iterator[tuple[Layout | None, float, float, bool]]:
     """Yield all possible placements of a job: units, gain, loss, and whether it is a change."""
-    yield None, item.standing_gain, item.standing_loss, False
+    yield None, item.current_utilisation, item.current_loss, False
     for index, (workers, ps) in enumerate(zip(item.counts, item.ps_counts, strict=True)):
         for on in product(range(workers + 1), repeat=groups):
             for beside in product(range(ps + 1), repeat=groups):
                 if sum(on) == workers and sum(beside) == ps:
-                    changed = item.standing is not None and (
-                        on != tuple(item.standing[0]) or beside != tuple(item.standing[1])
+                    changed = item.current is not None and (
+                        on != tuple(item.current[0]) or beside != tuple(item.current[1])
                     )
-                    yield (on, beside), float(item.gain[index]), float(item.loss[index]), changed
+                    yield (
+                        (on, beside),
+                        float(item.utilisation[index]),
+                        float(item.loss[index]),
+                        changed,
+                    )
 
 
 def brute_force(instance: DormInstance) -> float:
@@ -53,7 +58,7 @@ def brute_force(instance: DormInstance) -> float:
     for picked in product(*(list(layouts(item, groups)) for item in instance.items)):
         used = np.zeros((groups, resources), dtype=np.int64)
         for item, (places, *_) in zip(instance.items, picked, strict=True):
-            on = item.standing if places is None else places
+            on = item.current if places is None else places
             if on is not None:
                 used += np.array(on[0])[:, None] * item.worker
                 used += np.array(on[1])[:, None] * item.ps
@@ -129,7 +134,7 @@ def test_the_program_finds_the_largest_utilisation(seed: int) -> None:
 def test_interrupted_search_keeps_the_current_placement() -> None:
     for seed in sample(range(20)):
         instance = random_instance(np.random.default_rng(seed))
-        placed = sum(item.standing_gain for item in instance.items)
+        placed = sum(item.current_utilisation for item in instance.items)
         assert solve(instance, node_limit=1, gap=0.0).utilisation >= placed - 1e-9
 
 

@@ -31,7 +31,7 @@ def test_counts_above_the_capacity_are_not_tried(min_workers: int, workers: int)
     empty = EmptyCluster(cluster)
     assert empty.workers(wide_job(cluster, min_workers), 10_000) == workers
     # Trying each of 9,000 counts took 12 seconds on 100 servers.
-    assert len(empty._known) <= 2
+    assert len(empty._cached_fits) <= 2
 
 
 @pytest.mark.parametrize("seed", range(40))

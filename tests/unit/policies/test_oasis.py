@@ -511,7 +511,7 @@ def test_whole_chunks_are_planned_with_their_restarts() -> None:
     ("settings", "said"),
     [
         ({"prices": "given"}, "prices=given needs worker.L and worker.U.<resource>"),
-        ({"worker": {"L": 1.0, "U": {"gpu": 2.0}}}, "read with prices=given only"),
+        ({"worker": {"L": 1.0, "U": {"gpu": 2.0}}}, "only read with prices=given"),
         ({"prices": "given", "worker": {"L": 2.0, "U": {"gpu": 1.0}}}, "U of gpu is below L = 2"),
         ({"prices": "given", "worker": {"L": 0.0, "U": {"gpu": 1.0}}}, "greater than 0"),
         ({"prices": "given", "worker": {"L": 1.0, "U": {"gpu": math.inf}}}, "finite"),

@@ -293,7 +293,7 @@ def test_separate_roles_never_co_locate() -> None:
         ({"tries": 0}, "tries"),
         ({"placement": "best"}, "placement"),
         ({"prices": "given"}, "needs L and U"),
-        ({"L": 1.0}, "prices=given only"),
+        ({"L": 1.0}, "only read with prices=given"),
         ({"prices": "given", "L": 2.0, "U": {"gpu": 1.0}}, "below L"),
         ({"prices": "given", "L": 1.0, "U": {"disk": 2.0}}, "no server has it"),
         ({"prices": "offline"}, "whole job set"),

@@ -1,4 +1,4 @@
-"""Astraea: tenants with fair shares, batches, posted prices, payments for borrowed units.
+"""Astraea: tenants own shares of the cluster, and pay posted prices for borrowed units.
 
 BatchSche, with which it is compared, runs the same rounds with every tenant on its own servers.
 
@@ -19,13 +19,13 @@ Above1 = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
 class Theta(LimitedModel):
-    """theta of price function (8): one more than the price of a type's last place."""
+    """theta of price function (8): 1 plus the price of a place when all of its type are taken."""
 
     source: Literal["known", "online", "given"] = Field(
         default="known",
-        description="known: its definition over the known jobs, or `online` if none are known; "
-        "online: over open jobs, and over finished jobs that arrived within the last horizon; "
-        "given: `worker` and `ps`",
+        description="known: computed over the known jobs, or `online` if none are known; online: "
+        "computed over open jobs, and finished jobs that arrived within the last horizon; given: "
+        "`worker` and `ps`",
     )
     worker: Above1 | None = Field(default=None, description="theta of workers, all types")
     ps: Above1 | None = Field(default=None, description="theta of parameter servers, all types")
@@ -56,7 +56,7 @@ def _number(value: Any) -> Any:
 
 
 class RoundParameters(Parameters):
-    """What policies that play Astraea's rounds have in common."""
+    """Parameters of policies that schedule jobs in Astraea's rounds."""
 
     rounds: Annotated[
         Annotated[int, Field(ge=1, le=1000)] | Literal["lemma"], BeforeValidator(_number)
@@ -68,9 +68,9 @@ class RoundParameters(Parameters):
     )
     calendar: Literal["auto", "doubling", "demand"] = Field(
         default="auto",
-        description="when rounds begin: doubling: the paper's intervals, counted from slot 0; "
+        description="when rounds begin. doubling: at the paper's intervals, counted from slot 0; "
         "demand: when jobs wait and no round is in progress, for as long as they need; auto: "
-        "doubling if jobs are known beforehand, as in a simulation; demand in a live service",
+        "doubling if jobs are known in advance, as in a simulation, else demand",
     )
     theta: Theta = Field(default=Theta(), description="constants of the price function, see below")
     workers: Literal["elastic", "rigid"] = Field(
@@ -80,13 +80,13 @@ class RoundParameters(Parameters):
     )
     clock: Literal["round", "arrival"] = Field(
         default="round",
-        description="utility by which jobs are chosen: round: as if the job arrived at the "
-        "beginning of the round (the paper's ideal revenue); arrival: the one that it really earns",
+        description="time from which utilities count in a round. round: its beginning, as in the "
+        "paper's ideal revenue; arrival: the job's arrival, as in the utility that it earns",
     )
     ties: Literal["spread", "pack"] = Field(
         default="spread",
-        description="order of servers with equally many free workers: spread: the least busy one "
-        "of the round first; pack: the busiest one first",
+        description="order of servers with equally many free places. spread: the least used one "
+        "of the round first; pack: the most used one first",
     )
 
 
@@ -101,10 +101,10 @@ POLICIES = (
         parameters=RoundParameters,
         build="shadowprice.policies.astraea.rounds:build_astraea",
         counts_places=True,
-        details="Servers count places ({worker: 8, ps: 1}); a job's worker and parameter server "
-        "take one each. Jobs wait for their batch: the first slot in which one can run grows with "
-        "lambda and with the time it arrives. No round is longer than the largest power of two "
-        "within the cluster's horizon.",
+        details="Servers state places ({worker: 8, ps: 1}); each worker and each parameter server "
+        "takes one. Jobs wait for their batch: the first slot in which a job can run grows with "
+        "lambda and with its arrival time. No round is longer than the largest power of two within "
+        "the cluster's horizon.",
     ),
     PolicyInfo(
         name="batchsche",
@@ -113,8 +113,8 @@ POLICIES = (
         parameters=RoundParameters,
         build="shadowprice.policies.astraea.rounds:build_batchsche",
         counts_places=True,
-        details="Shares become servers: cells as large as each share allows, parameter servers "
-        "beside them. Prices depend on its own places. The original's objective, weighted "
-        "completion time, is left out.",
+        details="Each tenant gets parts of servers: cells as large as its share allows, and "
+        "parameter servers near its workers. Prices depend on its own places. The original's "
+        "objective, weighted completion time, is left out.",
     ),
 )

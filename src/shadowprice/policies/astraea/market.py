@@ -1,7 +1,9 @@
-"""Pools of units, and a round on them: a pass over own shares, then one over unused units.
+"""One round of Astraea on pools of units: Algorithm 2, lines 3-6, with Algorithm 3 for each job.
 
-Algorithm 2 (lines 3-6) around Algorithm 3. A round is a window of slots without earlier
-reservations, and all its gangs end within it. Slots count from the start of the round.
+In a first pass, jobs may use the unused units of their tenant's share. In a second pass, the other
+jobs may borrow all unused units, and pay for them. A *gang* is a job's workers and parameter
+servers: it runs in consecutive slots and never moves. All gangs of a round end within it. Slots
+here count from the start of the round.
 """
 
 from __future__ import annotations
@@ -34,27 +36,27 @@ from shadowprice.policies.tenants.tenancy import (
 
 @dataclass(frozen=True, eq=False)
 class Gang:
-    """Placement, slots and prices of a job in a round; slots are ``[start, end)`` of the round."""
+    """Placement, slots and prices of a job; it runs in slots ``[start, end)`` of the round."""
 
     start: int
     end: int
-    workers: int  # in each of these slots
+    workers: int  # in each slot
     ps: int
     colocated: bool  # whether all processes are on one server
-    workers_on: Integers  # by server
-    ps_on: Integers
-    value: int  # ideal utility, millionths
+    workers_on: Integers  # number of workers by server
+    ps_on: Integers  # number of parameter servers by server
+    value: int  # utility as if the job arrived at the round's start (ideal utility), millionths
     worker_prices: Integers  # of one worker in each slot, millionths
-    ps_prices: Integers
+    ps_prices: Integers  # of one parameter server in each slot, millionths
 
     @property
     def worker_costs(self) -> Integers:
-        """Cost of its workers in each slot, millionths."""
+        """Cost of all workers in each slot, millionths."""
         return self.workers * self.worker_prices
 
     @property
     def ps_costs(self) -> Integers:
-        """Cost of its parameter servers in each slot, millionths."""
+        """Cost of all parameter servers in each slot, millionths."""
         return self.ps * self.ps_prices
 
     @property
@@ -64,7 +66,7 @@ class Gang:
 
     @property
     def payoff(self) -> int:
-        """Ideal utility less cost, millionths: Eq. (7)."""
+        """Ideal utility minus cost, millionths: Eq. (7)."""
         return self.value - self.cost
 
 
@@ -73,13 +75,13 @@ class UnitPool:
     """Capacity units of one type over a round."""
 
     capacity: Integers  # units of each server
-    shares: Integers  # units that each tenant owns; their sum is all units
+    shares: Integers  # units that each tenant owns, in total all units
     prices: Integers  # of a unit for a slot by the number of units taken, see `prices.price_table`
     slots: int  # length of the round
-    free: Integers = field(init=False)
-    ends: npt.NDArray[np.int32] = field(init=False)
-    taken: Integers = field(init=False)
-    taken_by: Integers = field(init=False)
+    free: Integers = field(init=False)  # shape (slots, servers)
+    ends: npt.NDArray[np.int32] = field(init=False)  # see `gangs.fill_run_ends`
+    taken: Integers = field(init=False)  # units, shape (slots,)
+    taken_by: Integers = field(init=False)  # units, shape (tenants, slots)
 
     def __post_init__(self) -> None:
         total, max_units = int(self.capacity.sum()), int(self.capacity.max(initial=0))
@@ -92,14 +94,14 @@ class UnitPool:
         self.taken_by = np.zeros((self.shares.size, self.slots), np.int64)
 
     def available_units(self, tenant: int, *, borrow: bool) -> Integers:
-        """Return the units that a tenant's job may use by slot: its unused share, or all unused."""
+        """Return the units by slot that a tenant's job may use: its unused share, or all unused."""
         if borrow:
             return np.asarray(self.capacity.sum() - self.taken, np.int64)
         return np.asarray(np.maximum(self.shares[tenant] - self.taken_by[tenant], 0), np.int64)
 
     def current_prices(self) -> Integers:
         """Return the price of a unit in each slot."""
-        # Overrunning gangs keep their units, so that more can be taken than the shares of the pool.
+        # Overrunning gangs keep their units, so more can be taken than the pool has.
         taken = np.minimum(self.taken, len(self.prices) - 1)
         return np.asarray(self.prices[taken], np.int64)
 
@@ -117,16 +119,15 @@ class UnitPool:
 
 @dataclass(frozen=True, eq=False)
 class GangAward:
-    """A job that a round schedules."""
+    """A job that a round schedules, and who is paid for it."""
 
     job: GangJob
     gang: Gang
     income: Mapping[int, Integers] | None = None
-    """Income of each tenant, the owner included, for the units of each type in each slot, shape
-    (slots of the gang, tenants): Eq. (2), Eq. (11). None within the tenant's own share, which is
-    free."""
+    """Income by unit type, shape (slots of the gang, tenants): Eq. (2), Eq. (11). The job's own
+    tenant can be among the earners. None if the gang uses its tenant's own share, which is free."""
     lenders: Flags | None = None
-    """Tenants whose unused share the gang uses in each slot, even at price 0."""
+    """Tenants who lend units to the gang, even at price 0, shape (slots of the gang, tenants)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +138,14 @@ class Round:
     number: int  # position among the rounds of its batch, from 0
     start: int
     end: int
-    collected: int  # its batch collects the unscheduled jobs that arrived before this slot
+    collected: int  # the batch has the unscheduled jobs that arrived before this slot
 
 
 class RoundMarket:
-    """State of one round, with the units by type.
+    """State of one round: a pool for each type of units.
 
-    Of servers with equally many free units, gangs prefer the least busy one over the round, or the
-    busiest one with ``pack_in_time``.
+    Of servers with equally many free units, a gang gets the one with the fewest reservations over
+    the whole round, or with ``pack_in_time`` the one with the most.
     """
 
     def __init__(self, pools: Sequence[UnitPool], *, pack_in_time: bool = False) -> None:
@@ -160,21 +161,21 @@ class RoundMarket:
         self._sign = -1 if pack_in_time else 1
 
     def pools_for(self, job: GangJob) -> tuple[UnitPool, UnitPool]:
-        """Return the pools of a job's workers and its parameter servers."""
+        """Return the pools of a job's workers and of its parameter servers."""
         ps = self.pools[job.ps_type] if job.uses_ps else self._empty_pool
         return self.pools[job.worker_type], ps
 
     def search(self, job: GangJob, *, borrow: bool, bonus: int = 0) -> Gang | None:
-        """Return the gang of greatest positive payoff; None if there is none: Algorithm 3.
+        """Return the gang with the largest positive payoff, None without one: Algorithm 3.
 
         With ``borrow``, it may use all unused units. ``bonus``, in millionths, is added to every
-        utility.
+        utility during the search.
         """
         workers, ps = self.pools_for(job)
         values = job.values(self.slots)
         worker_prices, ps_prices = workers.current_prices(), ps.current_prices()
-        late = self.slots + 1
-        _, start, end, count, servers, colocated = gangs.best_gang(
+        late = self.slots + 1  # any duration that the round can't hold
+        _, start, end, count, ps_count, colocated = gangs.best_gang(
             values + bonus, gangs.running_sums(worker_prices), gangs.running_sums(ps_prices),
             workers.available_units(job.tenant, borrow=borrow),
             ps.available_units(job.tenant, borrow=borrow),
@@ -185,14 +186,14 @@ class RoundMarket:
             return None
         busy = self._sign * (workers.capacity * self.slots - workers.free.sum(axis=0))
         workers_on, ps_on = gangs.place_gang(
-            start, end, count, servers, colocated, job.reach[: ps.ends.shape[1]], busy,
+            start, end, count, ps_count, colocated, job.reach[: ps.ends.shape[1]], busy,
             workers.ends, ps.ends,
         )  # fmt: skip
         return Gang(
             start,
             end,
             count,
-            servers,
+            ps_count,
             colocated,
             workers_on,
             ps_on,
@@ -202,16 +203,17 @@ class RoundMarket:
         )
 
     def reserve(self, job: GangJob, gang: Gang) -> None:
-        """Reserve a gang for a job."""
+        """Reserve the units of a job's gang."""
         workers, ps = self.pools_for(job)
         workers.reserve(job.tenant, gang.start, gang.end, gang.workers_on)
         if gang.ps:
             ps.reserve(job.tenant, gang.start, gang.end, gang.ps_on)
 
-    def hold(self, jobs: Iterable[GangJob], *, sharing: bool = True) -> list[GangAward]:
-        """Schedule jobs in both passes, by arrival, then name: one round of Algorithm 2.
+    def schedule(self, jobs: Iterable[GangJob], *, sharing: bool = True) -> list[GangAward]:
+        """Schedule jobs in two passes: one round of Algorithm 2.
 
-        Without ``sharing``, there is no second pass, in which jobs borrow.
+        In each pass, jobs come by arrival, then name. Without ``sharing``, there is no second pass,
+        in which jobs borrow.
         """
         awards = []
         waiting = []
@@ -224,7 +226,7 @@ class RoundMarket:
             awards.append(GangAward(job, gang))
         if not sharing:
             return awards
-        # A tenant contributes the units of its share that the first pass left unused: line 4.
+        # Line 4: tenants lend what the first pass left unused; the second doesn't change that.
         unused = [pool.unused_shares() for pool in self.pools]
         for job in waiting:
             gang = self.search(job, borrow=True)
@@ -242,13 +244,13 @@ class RoundMarket:
 
 
 BONUS: Final = MAX_UTILITY_MICROS // 4
-"""Added to every utility to find a job's best gang even if its payoff isn't positive."""
+"""Large number that is added to every utility, to find the best gang even if it doesn't pay."""
 
 
 def explain_refusal(
     tenancy: TenantShares, market: RoundMarket, gang: GangJob, turn: Round, *, borrow: bool
 ) -> Refusal:
-    """Return the dominant reason after all other jobs of the round have been scheduled."""
+    """Return why a round doesn't schedule a job, after it has scheduled the others."""
     best = market.search(gang, borrow=borrow, bonus=BONUS)
     where = f"slots {turn.start} to {turn.start + market.slots - 1}"
     if best is not None:
@@ -277,7 +279,7 @@ def _refuse_below_price(gang: Gang, turn: Round) -> Refusal:
 
 
 def _bottleneck(tenancy: TenantShares, market: RoundMarket, gang: GangJob, where: str) -> str:
-    """Return the scarcer unit type of a round: the larger fraction taken."""
+    """Return the unit type of which the larger fraction is taken, as text."""
     workers, ps = market.pools_for(gang)
     kinds = [(tenancy.types[gang.worker_type], workers)]
     if gang.uses_ps:
@@ -290,14 +292,14 @@ def _bottleneck(tenancy: TenantShares, market: RoundMarket, gang: GangJob, where
     return f"{name} places of {where}, {max(taken)[0]:.0%} taken"
 
 
-NEARLY_FREE = 1.0 + 1e-9  # minimum of theta: prices are then below a millionth
+NEARLY_FREE = 1.0 + 1e-9  # minimum theta, above 1: prices are below a millionth, so 0
 
 
 class TaughtTheta(NamedTuple):
-    """Theta that one job requires of its types."""
+    """Theta that one job requires of the unit types that it uses."""
 
     arrival: int
-    thetas: Mapping[int, float]
+    thetas: Mapping[int, float]  # by unit type
 
 
 @dataclass(eq=False)
@@ -310,18 +312,18 @@ class TenantPool:
     owned: Integers  # units that each tenant owns, shape (types, tenants of the pool)
     worker_types: int  # number of types of workers, which come first
     theta: Theta
-    seen: list[float] = field(init=False)
-    taught: dict[str, TaughtTheta] = field(init=False, default_factory=dict)
+    known_thetas: list[float] = field(init=False)  # theta over the known jobs, by unit type
+    taught: dict[str, TaughtTheta] = field(init=False, default_factory=dict)  # by job
 
     def __post_init__(self) -> None:
-        self.seen = [1.0] * len(self.units)
+        self.known_thetas = [1.0] * len(self.units)
 
     def position(self, tenant: int) -> int:
         """Return a tenant's position in the pool."""
         return self.tenants.index(tenant)
 
     def max_ps(self, claim: UnitClaim) -> int:
-        """Return the maximum of parameter servers of a claim's type on one server."""
+        """Return the maximum number of units for a claim's parameter servers on one server."""
         return int(self.units_for(claim)[1].max(initial=0))
 
     def units_for(self, claim: UnitClaim) -> tuple[Integers, Integers]:
@@ -329,18 +331,20 @@ class TenantPool:
         return units_for(self.units, claim)
 
     def learn(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
-        """Raise theta to its definition over one more job, whose points cap its utility."""
-        # The definition assumes that a job is worth at least 1 per worker-slot.
-        _raise_thetas(self.seen, self._compute_theta(job, claim, rigid=rigid, min_price=1.0))
+        """Raise theta to its definition over one more known job, whose points cap its utility."""
+        # The paper's definition has a minimum price of 1 for an exhausted type.
+        _raise_thetas(
+            self.known_thetas, self._compute_theta(job, claim, rigid=rigid, min_price=1.0)
+        )
 
     def teach(self, job: Job, claim: UnitClaim, *, rigid: bool) -> None:
-        """Learn theta from an open job, until it is taken back or forgotten."""
-        # Values in a service have any scale: a plain job of a minute is worth 0.02 points. At a
-        # price of at least 1, a second such job would wait until the first one ends.
+        """Learn theta from an arrived job, until `take_back`."""
+        # Values in a service have any scale: a one-minute job of default value is worth 0.02
+        # points. At a minimum price of 1, a second such job would wait until the first one ends.
         self.taught[job.name] = self._compute_theta(job, claim, rigid=rigid, min_price=0.0)
 
     def take_back(self, name: str) -> None:
-        """Undo what a job has taught, if it has."""
+        """Remove a job from those that teach, if it is among them."""
         self.taught.pop(name, None)
 
     def _compute_theta(
@@ -355,8 +359,8 @@ class TenantPool:
         return TaughtTheta(job.arrival, thetas)
 
     def thetas(self) -> list[float]:
-        """Return theta in force by type."""
-        thetas = list(self.seen)
+        """Return the present theta of each unit type."""
+        thetas = list(self.known_thetas)
         for taught in self.taught.values():
             _raise_thetas(thetas, taught)
         if self.theta.worker is not None and self.theta.ps is not None:
@@ -365,15 +369,15 @@ class TenantPool:
         return [max(self.theta.scale * theta, NEARLY_FREE) for theta in thetas]
 
     def max_thetas(self) -> tuple[float, float]:
-        """Return the largest theta of workers and of parameter servers, 1 without PS units."""
+        """Return the largest theta of workers and of parameter servers."""
         thetas = self.thetas()
-        # Without parameter servers, (8) prices only workers.
+        # Without units for parameter servers, only workers have prices; a theta of 1 adds nothing.
         return max(thetas[: self.worker_types]), max(thetas[self.worker_types :], default=1.0)
 
     def open(self, slots: int, lost: Sequence[bool], *, pack_in_time: bool) -> RoundMarket:
-        """Open an empty market of some slots on the servers that are up.
+        """Open an empty market of ``slots`` slots, without units on ``lost`` servers.
 
-        A learnt theta is lowered where prices would be too high to count: a job may have any value.
+        A learnt theta is lowered to `max_theta`, because the values of jobs have no limit.
         """
         up = np.array([not lost[server] for server in self.servers.tolist()], np.bool_)
         pools = []
@@ -386,7 +390,7 @@ class TenantPool:
 
 
 def _raise_thetas(thetas: list[float], taught: TaughtTheta) -> None:
-    """Raise thetas by type to what a job requires."""
+    """Raise the theta of each type to what a job requires, in place."""
     for kind, theta in taught.thetas.items():
         thetas[kind] = max(thetas[kind], theta)
 
@@ -404,7 +408,7 @@ def shared_pool(tenancy: TenantShares, theta: Theta) -> TenantPool:
 
 
 def private_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
-    """Return one pool per tenant, each on servers of its own."""
+    """Return a pool for each tenant, with its own part of the servers' units."""
     assigned, worker_types = assign_units(tenancy), len(tenancy.worker_types)
     pools = []
     for tenant in range(len(tenancy.tenants)):
@@ -416,7 +420,7 @@ def private_pools(tenancy: TenantShares, theta: Theta) -> list[TenantPool]:
 
 
 def assign_worker_units(units: Integers, shares: Integers) -> Integers:
-    """Allocate worker units of one type in cells as large as shares allow, (tenants, servers)."""
+    """Allocate worker units of one type in large cells, shape (tenants, servers)."""
     allocated = np.zeros((shares.size, units.size), np.int64)
     for tenant, cells in enumerate(assign_cells(units.tolist(), shares.tolist())):
         for cell in cells:
@@ -425,9 +429,10 @@ def assign_worker_units(units: Integers, shares: Integers) -> Integers:
 
 
 def assign_ps_units(units: Integers, shares: Integers, workers: Integers) -> Integers:
-    """Allocate the PS units of one type, close to the tenant's ``workers`` if possible.
+    """Allocate the PS units of one type, on servers with the tenant's ``workers`` if possible.
 
-    Tenants take turns: a unit on the server with the most worker units per PS unit.
+    Tenants take turns. Each gets a unit on the server where it has the most worker units per PS
+    unit. The result has the shape (tenants, servers).
     """
     free = units.copy()
     allocated = np.zeros((shares.size, units.size), np.int64)
@@ -443,7 +448,7 @@ def assign_ps_units(units: Integers, shares: Integers, workers: Integers) -> Int
 
 
 def assign_units(tenancy: TenantShares) -> Integers:
-    """Allocate all units, shape (types, tenants, servers)."""
+    """Allocate all units to tenants, shape (types, tenants, servers)."""
     kinds = list(zip(tenancy.units, tenancy.owned, strict=True))
     count = len(tenancy.worker_types)
     workers = [assign_worker_units(*kind) for kind in kinds[:count]]

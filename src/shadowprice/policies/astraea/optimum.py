@@ -1,9 +1,9 @@
 """Best schedule of a small batch of gangs: problems (4) and (3), as an integer program.
 
-Every way to run a job (start, size, placement kind, parameter servers) is a binary variable. With
-placement, integers also give the workers of each way on each server, which is exact. Without it,
-only the totals of the cluster constrain the ways. That is an upper bound for batches with too many
-placements.
+A *way* to run a job is a start, a number of workers, a number of parameter servers, and whether all
+are on one server. Each way is a binary variable. With placement, integer variables are the workers
+of each way on each server; the result is then exact. Without placement, only the cluster's totals
+are constraints. The result is then an upper bound, for batches with too many placements.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GangOption:
     workers: int  # in each slot
     ps: int
     colocated: bool  # whether all processes are on one server
-    worth: float
+    worth: float  # utility
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +37,25 @@ class OptimumResult:
 
     value: float  # total utility of the best schedule found
     bound: float  # upper bound on the total utility of every schedule
-    proved: bool  # whether the two are equal within the solver's gap
+    proved: bool  # whether value and bound are equal within the solver's gap
     chosen: tuple[GangOption, ...]  # the schedule
 
 
 @dataclass(frozen=True, eq=False)
 class GangBatch:
-    """Jobs of one pair of types and the units available to them."""
+    """Jobs that use the same two types of units, and these units."""
 
     jobs: Sequence[GangJob]
-    workers: Integers  # units on each server
-    ps: Integers
+    workers: Integers  # units for workers on each server
+    ps: Integers  # units for parameter servers on each server
     slots: int
     releases: Sequence[int] | None = None  # first slot of each job; None: 0
     worth: Callable[[int, int], float] | None = None
-    """Utility of a job by its position and the slot after its last; by default that on the clock of
-    the batch."""
+    """Utility of a job, from its position in `jobs` and the slot after its last. None: its utility
+    as if it arrived at the start of the batch."""
 
     def ways(self) -> list[GangOption]:
-        """Return all ways worth considering: the smallest worker count for each duration."""
+        """Return all undominated ways: of equal durations, the one with the fewest workers."""
         ways = []
         for index, job in enumerate(self.jobs):
             release = self.releases[index] if self.releases is not None else 0
@@ -72,7 +72,7 @@ class GangBatch:
         return ways
 
     def _kinds(self, job: GangJob) -> list[tuple[bool, int, int, int]]:
-        """Return undominated tuples (colocated, parameter servers, slots, workers)."""
+        """Return undominated kinds of ways: (colocated, parameter servers, slots, workers)."""
         kinds = []
         allowed = np.flatnonzero(job.reach >= 0).tolist()
         for ps in allowed:
@@ -81,7 +81,7 @@ class GangBatch:
                 continue
             max_units, reach = int(fits.max()), int(job.reach[ps])
             modes = [(False, job.spread_slots)]
-            if ps == allowed[0]:
+            if ps == allowed[0]:  # more PS don't help a co-located gang
                 modes.append((True, job.colocated_slots))
             for colocated, durations in modes:
                 seen: set[int] = set()
@@ -106,8 +106,9 @@ class GangBatch:
     ) -> OptimumResult:
         """Maximise total utility.
 
-        Unless ``placed``, only totals bind, and gangs needn't fit on servers. ``floors`` has the
-        minimum total utility of tenants (`GangJob.tenant`). A relative ``gap`` counts as proved.
+        Unless ``placed``, only the cluster's totals are constraints. ``floors`` has the minimum
+        total utility by tenant (`GangJob.tenant`). A solution is proved optimal if its relative
+        distance from the bound is at most ``gap``.
         """
         program, ways = LinearProgram(), self.ways()
         chosen = [program.column(cost=way.worth, upper=1) for way in ways]

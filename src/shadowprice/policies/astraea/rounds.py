@@ -1,4 +1,4 @@
-"""Batches and rounds on one or several pools: Algorithms 1 and 2 as a policy."""
+"""Astraea's batches and rounds, on one pool or a pool per tenant: Algorithms 1 and 2."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class RoundCalendar:
     input line of Algorithm 3 prints another interval, which would overlap the next batch.
 
     Slots here count from 0: arrival slot ``a`` is the paper's ``r = a + 1``, and the instant tau_l
-    is the start of slot tau_l. Batches and rounds are contiguous and don't overlap. Intervals
-    double while a round fits ``longest`` slots. Then rounds keep the last length, and a batch
-    collects the jobs that arrived before it starts.
+    is the start of slot tau_l. Batches and rounds are contiguous and don't overlap. Rounds double
+    until the next length would exceed ``longest`` slots. Later batches keep that length, and
+    collect the jobs that arrived before their start.
 
-    A batch has ``rounds`` rounds, the paper's lambda. Raises `InputError` if lambda is below 1 or
+    ``rounds`` is lambda, the number of rounds in a batch. Raises `InputError` if it is below 1 or
     ``longest`` below 2.
     """
 
@@ -78,21 +78,22 @@ class RoundCalendar:
         """Return the round at a position from 0."""
         batch, number = index // self._rounds + 1, index % self._rounds
         exponent = min(batch, self._max_exponent)
-        begin = ((batch - exponent + 1) * self._rounds) << exponent  # of the batch
+        # First slot of the batch: lambda 2^batch, then lambda 2^exponent more for each batch.
+        begin = ((batch - exponent + 1) * self._rounds) << exponent
         collected = (1 << batch) - 1 if batch == exponent else begin
         start = begin + (number << exponent)
         return Round(batch, number, start, start + (1 << exponent), collected)
 
 
 _SMALL_RISE: Final = 0.1
-"""Largest rise of ln(price + 1) by one gang that counts as small; sigma is then off by 5 %."""
+"""Maximum rise of ln(price + 1) by one gang at which gangs are small; sigma is then off by 5 %."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A job that no round has scheduled yet, or that lost its placement.
+    """A job that no round has scheduled yet, or that lost its placement (``displaced``).
 
-    ``passed_over`` counts rounds on demand that didn't schedule it, although it was the first job.
+    ``passed_over`` counts rounds on demand that didn't schedule it, although it was the oldest job.
     """
 
     job: Job
@@ -103,7 +104,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A scheduled gang; ``begin`` is the slot in which it starts, ``round_end`` its round's end."""
+    """A scheduled gang. It starts in slot ``begin``; ``round_end`` is the end of its round."""
 
     award: GangAward
     begin: int
@@ -120,15 +121,14 @@ class RoundPolicy:
 
     A round is decided when it starts, and a gang never moves. A gang that loses a server returns to
     its batch and keeps its progress. A gang that takes longer than stated keeps its units, even
-    into the next round, and pays the price of its last slot for each further slot. So borrowed
-    units cost as much if work is understated. Units of the tenant's own share are free. A gang that
-    was to use these units returns to its batch.
+    into the next round. Gangs that had reserved these units return to their batch. For each further
+    slot of borrowed units it pays the price of its last slot, so understated work isn't cheaper.
 
-    The paper's rounds grow from slot 0, so a service that has run for long would start jobs only
-    once in a horizon. Rounds on demand begin when jobs wait and no round is in progress. A round is
-    in progress while one of its gangs runs or is planned before its end. Jobs that arrive in the
-    meantime join it if they end with it. So all units are free at a round's end, as in the paper: a
-    tenant waits for its share for at most one round.
+    The paper's rounds grow from slot 0. A service that has run for long would start jobs only once
+    in a horizon. So it uses rounds on demand: a round begins when jobs wait and no round is in
+    progress. A round is in progress while one of its gangs runs or is planned before its end. Jobs
+    that arrive in the meantime join the round if they can end within it. So all units are free at
+    a round's end, as in the paper, and a tenant waits for its share for at most one round.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class RoundPolicy:
         else:
             message = "Lemma 1's value needs known jobs with positive utility"
             raise InputError(Fault("lambda", message, "give a number"))
-        # A gang fits the ledger's window, which reaches one horizon ahead.
+        # Rounds fit the ledger's window, which has one horizon of slots.
         self.longest = 1 << (max(context.cluster.horizon, 1).bit_length() - 1)
         self._check_given_theta()
         self._on_demand = parameters.calendar == "demand" or (
@@ -165,11 +165,11 @@ class RoundPolicy:
         )
         self._calendar = RoundCalendar(self.rounds, self.longest)
         self._round = 0  # position of the next round in the calendar
-        self._changed = False  # since jobs last tried to join a round on demand
+        self._changed = False  # whether an event may let a waiting job join a round on demand
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
-        self._completed_by = 0
-        self._completed = 0  # number of jobs
+        self._completed_by = 0  # end of all gangs so far, for Theorem 1
+        self._completed = 0  # number of completed jobs
         # Premises of Lemma 3 and Theorem 1 that gangs and events can break.
         self._gangs_are_small = self._utility_covers_slots = self._undisturbed = True
         self._markets: list[tuple[TenantPool, RoundMarket, Round]] = []
@@ -184,12 +184,13 @@ class RoundPolicy:
             answers_at_once=False,
             foresees=has_known_jobs
             and (parameters.theta.source == "known" or parameters.rounds == "lemma"),
+            # A job is decided within two batches, or two rounds on demand.
             patience=1
             + 2 * (context.cluster.horizon if self._on_demand else self.rounds * self.longest),
         )
 
     def resume(self, view: View) -> None:
-        """Recount units and shares; planned jobs keep their plans, the others join a batch.
+        """Rebuild pools from the view's cluster. Planned jobs keep their plans; others wait.
 
         Raises `InputError` if the shares don't add up to the current units, or a given theta is too
         large for them.
@@ -202,7 +203,7 @@ class RoundPolicy:
             owner = self.tenancy.tenants[pool.tenants[0]]
             old = before[0] if self.sharing else pool_before.get(owner)
             if old is not None:
-                pool.seen, pool.taught = list(old.seen), dict(old.taught)
+                pool.known_thetas, pool.taught = list(old.known_thetas), dict(old.taught)
         self._check_given_theta()
         if self.tenancy.tenants != tenants:
             self._running.clear()  # their payments refer to the earlier tenants
@@ -211,7 +212,7 @@ class RoundPolicy:
         waiting, self._waiting = self._waiting, {}
         for name, state in view.open_jobs.items():
             if state.status is Status.ARRIVED:
-                continue  # its arrival is decided next
+                continue  # the event of its arrival follows
             claim = self.tenancy.claim_of(state.job)
             if not len(state.plan) and isinstance(claim, UnitClaim):
                 waited = waiting.get(name) or _Waiting(state.job, claim, displaced=True)
@@ -227,7 +228,7 @@ class RoundPolicy:
     # ---------------------------------------------------------------- parameters
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force, shares and theta by type included."""
+        """Return all parameters with their values, and the shares and thetas by unit type."""
         by_pool = [dict(zip(self.tenancy.types, pool.thetas(), strict=True)) for pool in self.pools]
         thetas: Mapping[str, object] = by_pool[0]
         if not self.sharing:  # a pool for each tenant
@@ -251,9 +252,10 @@ class RoundPolicy:
         """Return Lemma 3's sigma and Theorem 1's bound over the jobs that arrived.
 
         Lemma 3 holds if ``lemma_3_premises_held``: theta is at least its definition over the known
-        jobs, and every scheduled gang was small beside its pool and worth 1 per slot of a worker
-        and of a parameter server. Theorem 1 holds if ``premises_held``: Lemma 3 does, lambda is at
-        least Lemma 1's, batches doubled to the last completion, and all jobs were completed.
+        jobs, and every scheduled gang was small beside its pool. Also, its utility was at least 1
+        per slot of each worker and of each parameter server. Theorem 1 holds if ``premises_held``:
+        Lemma 3 holds, lambda is at least Lemma 1's, rounds doubled until the last completion, and
+        all jobs were completed.
         """
         bound = performance(jobs, self.rounds, self._completed_by)
         theta = self.parameters.theta
@@ -267,7 +269,7 @@ class RoundPolicy:
             "lemma_3_premises_held": all(lemma_3.values()),
             "lambda_is_lemma_1": self.lemma is not None and self.rounds >= self.lemma,
             "rounds_double": not self._on_demand and 2**bound.batches <= self.longest,
-            # A job that was refused or dropped, or is open, has no completion to bound.
+            # The theorem bounds utilities at completion, which refused and open jobs don't have.
             "all_jobs_completed": self._completed == len(jobs),
         }
         return {
@@ -281,7 +283,7 @@ class RoundPolicy:
         }
 
     def _check_given_theta(self) -> None:
-        """Raise `InputError` if prices at a given theta would be too high to count in a round."""
+        """Raise `InputError` if a given theta exceeds `max_theta` of the longest round."""
         theta = self.parameters.theta
         for pool in self.pools:
             count = pool.worker_types
@@ -296,7 +298,8 @@ class RoundPolicy:
                     raise InputError(Fault(f"theta.{name}", message, hint))
 
     def _compute_lemma_1(self, known: Sequence[Job]) -> int | None:
-        """Return Lemma 1's lambda over the known jobs, each at its best; None without any."""
+        """Return Lemma 1's lambda over the known jobs with a utility; None without any."""
+        # A job's maximum ideal utility is that of ending in a round's first slot, a duration of 1.
         utilities = [float(job.utility.values(np.array([1]))[0]) for job in known]
         utilities = [utility for utility in utilities if utility > 0]
         if not utilities:
@@ -306,7 +309,7 @@ class RoundPolicy:
     # ---------------------------------------------------------------- events
 
     def decide(self, view: View, event: events.PolicyEvent) -> Iterable[Decision]:
-        """Return decisions on an event."""
+        """Return decisions on an event; most jobs are decided at the start of a slot."""
         self._changed |= not isinstance(event, events.SlotBegan)
         self._undisturbed &= isinstance(
             event, events.SlotBegan | events.JobsArrived | events.JobsFinished
@@ -321,7 +324,7 @@ class RoundPolicy:
                 for name in names:
                     self._return_to_batch(view, name)
             case events.PlansFellShort(_, names):
-                # Unstoppable jobs can't move, so they are extended before others take the units.
+                # Unstoppable jobs can't move, so they come first and take the units.
                 for name in sorted(names, key=lambda name: not view.is_unstoppable(name)):
                     yield from self._extend(view, view.open_jobs[name])
             case events.JobsFinished(_, names):
@@ -335,32 +338,32 @@ class RoundPolicy:
                 self._forget(name)
 
     def _forget(self, name: str) -> None:
-        """Discard a job that ended. It may be waiting: a job can end after its plan fell short."""
+        """Discard a job that ended, maybe while it waited because its plan had fallen short."""
         self._waiting.pop(name, None)
         self._running.pop(name, None)
 
     def _check_revision(self, view: View, job: Job) -> None:
-        """Raise RevisionRefusedError if no round can schedule a revised job's processes."""
+        """Raise `RevisionRefusedError` if no round can schedule a revised job's processes."""
         claim = self.tenancy.claim_of(job)
         refusal = claim if isinstance(claim, Refusal) else self._infeasibility(job, claim)
         if refusal is None or self._is_postponed(view, refusal):
             return
-        # Its length and utility count from a new start, but much of its work may be done.
+        # Too late or without value isn't certain: the check ignores the work that is done.
         if refusal.reason in {RefusalReason.POLICY, RefusalReason.NEVER_FITS}:
             raise RevisionRefusedError(refusal)
 
     def _return_to_batch(self, view: View, name: str) -> None:
-        """Return a job that lost its units to its batch; the next round replans it."""
+        """Let a job that lost its units wait for the next round."""
         running = self._running.pop(name, None)
         job = view.open_jobs[name].job
         claim = self.tenancy.claim_of(job)
         if isinstance(claim, Refusal):
-            return  # it was revised, and waits for servers that count what it needs
+            return  # after a revision, no unit type fits its demand; `resume` tries again
         passed_over = 0 if running is None else running.passed_over
         self._waiting[name] = _Waiting(job, claim, displaced=True, passed_over=passed_over)
 
     def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
-        """Extend a gang that takes longer than stated, unless stopping it loses less."""
+        """Extend a gang that takes longer than stated, unless stopping it loses less utility."""
         job = state.job
         extension = find_extension(view, state, charged=self.capabilities.charges_restarts)
         if extension is None:
@@ -383,17 +386,18 @@ class RoundPolicy:
         yield Commit(job.name, extension.plan, payoff, value, cost, charged=charged, message=SHORT)
 
     def _extension_payment(self, name: str, plan: Schedule) -> float:
-        """Return the payment of a gang for the slots of an extended plan."""
+        """Return a gang's payment for an extended plan: further slots cost as much as its last."""
         running = self._running.get(name)
         if running is None or running.award.income is None:
             return 0.0
-        by_slot = np.sum([one.sum(axis=1) for one in running.award.income.values()], axis=0)
+        incomes = running.award.income.values()
+        by_slot = np.sum([income.sum(axis=1) for income in incomes], axis=0)
         slots = np.unique(plan.slots) - running.begin
         return float(by_slot[np.minimum(slots, len(by_slot) - 1)].sum()) / MICRO
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
-        """Return whether the job would join a batch; a round of the batch decides on its plan."""
-        del explained  # a refusal always has its reason
+        """Return whether the job would join a batch; only a round decides on its plan."""
+        del explained  # reasons are always included
         return Quote.of(self._answer(view, job), view.slot)
 
     def _answer_arrival(self, view: View, job: Job) -> Decision:
@@ -407,7 +411,6 @@ class RoundPolicy:
         return decision
 
     def _take_back(self, name: str) -> None:
-        """Undo what a job has taught: it ends without its result."""
         for pool in self.pools:
             pool.take_back(name)
 
@@ -435,24 +438,26 @@ class RoundPolicy:
         return Queue(job.name, message)
 
     def _infeasibility(self, job: Job, claim: UnitClaim) -> Refusal | None:
-        """Return why no round can ever schedule a job; None if an empty round could."""
+        """Return why no round can ever schedule a job, None if an empty round could."""
         pool = self._pool_of[claim.tenant]
         gang = gang_job(job, claim, pool.max_ps(claim), rigid=self._rigid)
         return infeasibility(job, gang, *pool.units_for(claim), self.longest, own=not self.sharing)
 
     def _is_postponed(self, view: View, refusal: Refusal) -> bool:
-        """Return whether a job that never fits waits until the timespan ends (j22 in 4.2)."""
-        # Without an end of the timespan the job would wait forever.
+        """Return whether a job that never fits waits all the same, as j22 in section 4.2 does.
+
+        Only until a timespan ends; otherwise it would wait forever.
+        """
         never_fits = refusal.reason is RefusalReason.NEVER_FITS
         return self._rigid and view.until is not None and never_fits
 
     def _rounds_from(self, slot: int) -> Iterator[Round]:
-        """Return the rounds that start in a slot or later, without an end."""
+        """Yield the calendar's rounds that start in a slot or later, without end."""
         turns = map(self._calendar.round, itertools.count(self._round))
         return (turn for turn in turns if turn.start >= slot)
 
     def _next_start(self, view: View, job: Job) -> int:
-        """Return the first slot in which a job's next round can begin."""
+        """Return the first slot in which the next round for a job can begin."""
         if not self._on_demand:
             return next(self._rounds_from(view.slot)).start
         claim = self.tenancy.claim_of(job)
@@ -460,7 +465,7 @@ class RoundPolicy:
         return self._round_end(view, self._pool_of[claim.tenant], view.slot) or view.slot
 
     def _begin_slot(self, view: View, slot: int) -> Iterator[Decision]:
-        for pool in self.pools:  # forget jobs that ended, a horizon after their arrival
+        for pool in self.pools:  # an ended job teaches until a horizon after its arrival
             for name, taught in list(pool.taught.items()):
                 is_old = taught.arrival <= view.slot - view.cluster.horizon
                 if is_old and name not in view.open_jobs:
@@ -474,7 +479,7 @@ class RoundPolicy:
     # ---------------------------------------------------------------- rounds
 
     def _begin_by_calendar(self, view: View, slot: int) -> Iterator[Decision]:
-        # Slots are skipped only while no job waits, so the rounds in between had no jobs.
+        # A simulation only skips slots while no job waits, so skipped rounds had no jobs.
         while self._calendar.round(self._round).start < slot:
             self._round += 1
         turn = self._calendar.round(self._round)
@@ -483,7 +488,6 @@ class RoundPolicy:
             yield from self._decide_round(view, turn)
 
     def _decide_round(self, view: View, turn: Round) -> Iterator[Decision]:
-        """Decide a round of the paper's calendar in every pool."""
         self._remove_ended(view, turn.start)
         self._markets = [(pool, self._open(view, pool, turn), turn) for pool in self.pools]
         gangs_by_pool: dict[TenantPool, list[GangJob]] = {}
@@ -493,13 +497,13 @@ class RoundPolicy:
                 gangs_by_pool.setdefault(pool, []).append(gang)
         for pool, market, _ in self._markets:
             gangs = gangs_by_pool.get(pool, [])
-            awards = market.hold(gangs, sharing=self.sharing)
+            awards = market.schedule(gangs, sharing=self.sharing)
             for award in awards:
                 yield self._commit(award, turn, pool)
             yield from self._postpone(view, turn, market, _unscheduled(gangs, awards))
 
     def _begin_on_demand(self, view: View, slot: int) -> Iterator[Decision]:
-        """Begin the rounds that jobs need, and schedule jobs in rounds in progress."""
+        """Begin a round in each idle pool with waiting jobs; schedule jobs in other rounds."""
         changed, self._changed = self._changed, False
         if not self._waiting:
             return
@@ -509,7 +513,7 @@ class RoundPolicy:
             waiting.setdefault(self._pool_of[job.claim.tenant], []).append(job)
         for pool, jobs in waiting.items():
             end = self._round_end(view, pool, slot)
-            # While nothing changes, a job that didn't fit into the round never will.
+            # A job that didn't fit into a round only fits later if an event frees units.
             if end is None or changed:
                 yield from self._decide_on_demand(view, pool, jobs, slot, end)
 
@@ -518,9 +522,9 @@ class RoundPolicy:
     ) -> Iterator[Decision]:
         """Begin a round, or schedule jobs in the remaining slots of one that ends in ``end``.
 
-        A new round is as long as its first job needs, because the others wait for its end. If it
-        can't schedule any job, the next job determines the length. A round that schedules no job
-        doesn't begin.
+        A new round is as long as its oldest job needs, because all other jobs wait for its end. If
+        a round of this length schedules no job, the length of the next job is tried. A round that
+        schedules no job doesn't begin.
         """
         present = Round(0, 0, slot, slot, slot)
         gangs = [self._build_gang(view, job, present)[1] for job in jobs]
@@ -528,13 +532,13 @@ class RoundPolicy:
             limit = view.end - slot
             lengths = [self._demanded_length(gang, limit) for gang in sorted(gangs, key=_by_age)]
             if not self._any_fits(view, pool, gangs):
-                lengths = lengths[:1]  # thousands of jobs may wait until servers return
+                lengths = lengths[:1]  # one try suffices for the reasons, and thousands may wait
         else:
             lengths = [end - slot]
         for length in dict.fromkeys(lengths):
             turn = replace(present, end=slot + length)
             market = self._open(view, pool, turn)
-            awards = market.hold(gangs, sharing=self.sharing)
+            awards = market.schedule(gangs, sharing=self.sharing)
             if awards:
                 break
         self._markets = [entry for entry in self._markets if entry[0] is not pool]
@@ -546,7 +550,7 @@ class RoundPolicy:
             first = min(gangs, key=_by_age)
             if first in unscheduled:
                 self._waiting[first.name].passed_over += 1
-        joins = None  # reasons are reported once a round
+        joins = None  # only the start of a round reports why other jobs wait
         if end is None and awards:
             joins = f"waits for the next round, which begins by slot {turn.end}"
         until = math.inf if view.until is None else view.until
@@ -554,7 +558,7 @@ class RoundPolicy:
         yield from self._report_unscheduled(market, unscheduled, turn, joins, too_late)
 
     def _any_fits(self, view: View, pool: TenantPool, gangs: Sequence[GangJob]) -> bool:
-        """Return whether some job fits the pool's servers that are up, if nothing runs there."""
+        """Return whether any job fits on the pool's available servers if nothing runs there."""
         up = np.array([not view.is_lost(server) for server in pool.servers.tolist()], np.bool_)
         for gang in gangs:
             workers, ps = pool.units_for(self._waiting[gang.name].claim)
@@ -563,7 +567,7 @@ class RoundPolicy:
         return False
 
     def _demanded_length(self, gang: GangJob, limit: int) -> int:
-        """Return the length of a round for a job; it doubles with each that passed it over."""
+        """Return the length of a round for a job; it doubles each time the job was passed over."""
         slots = max(1, self._min_slots(gang))
         return min(slots << self._waiting[gang.name].passed_over, limit)
 
@@ -572,14 +576,14 @@ class RoundPolicy:
         ends = (
             running.round_end
             for name, running in self._running.items()
-            # A change of servers replaces pools, not their tenants.
+            # Compare tenants, because a change of servers replaces the pool objects.
             if running.round_end > slot and running.pool.tenants == pool.tenants
             if name in view.open_jobs and len(view.open_jobs[name].plan.from_slot(slot))
         )
         return max(ends, default=None)
 
     def _remove_ended(self, view: View, slot: int) -> None:
-        """Discard gangs without a plan from a slot on."""
+        """Discard gangs that have no plan from a slot on."""
         self._running = {
             name: running
             for name, running in self._running.items()
@@ -587,7 +591,7 @@ class RoundPolicy:
         }
 
     def _open(self, view: View, pool: TenantPool, turn: Round) -> RoundMarket:
-        """Open a pool's market of a round, without the units of gangs that have plans."""
+        """Open a pool's market for a round, without units that existing plans reserve."""
         slots = min(turn.end, view.end) - turn.start
         lost = [view.is_lost(server) for server in range(view.cluster.servers)]
         market = pool.open(slots, lost, pack_in_time=self.parameters.ties == "pack")
@@ -601,7 +605,6 @@ class RoundPolicy:
     def _reserve(
         self, market: RoundMarket, pool: TenantPool, claim: UnitClaim, plan: Schedule, turn: Round
     ) -> None:
-        """Reserve a plan's units in a round's market."""
         tenant = pool.position(claim.tenant)
         for slot, server, workers, ps in zip(
             plan.slots.tolist(), plan.servers, plan.workers, plan.ps, strict=True
@@ -617,16 +620,16 @@ class RoundPolicy:
         job, claim = waiting.job, waiting.claim
         state = view.open_jobs[job.name]
         pool = self._pool_of[claim.tenant]
-        # d = completion - arrival, and the n-th slot of the round is turn.start + n - 1.
+        # Ending in the n-th slot of the round is a duration of turn.start + n - 1 - arrival.
         shift = turn.start - 1 - job.arrival if self.parameters.clock == "arrival" else 0
         gang = gang_job(
             job,
             claim,
             pool.max_ps(claim),
             remaining=state.remaining,
-            # A gang never moves, so only its start can cost progress. In the paper it doesn't; here
-            # it does after an interruption, or if the cluster charges first starts too.
-            restarts=self.longest if restarts(view, state) else 0,
+            # A gang never moves, so it restarts only after an interruption, or at its first start
+            # if `restart_first` is set.
+            restart_limit=self.longest if restarts(view, state) else 0,
             tenant=pool.position(claim.tenant),
             rigid=self._rigid,
             shift=shift,
@@ -653,10 +656,10 @@ class RoundPolicy:
         return Commit(name, plan, gang.payoff / MICRO, value, cost, charged=charged)
 
     def _observe_gang(self, award: GangAward, pool: TenantPool) -> None:
-        """Note whether a scheduled gang keeps Lemma 3's premises.
+        """Record whether a scheduled gang keeps Lemma 3's premises.
 
-        Its proof integrates over rises of ln(price + 1), which must be small, and bounds the slots
-        of all workers by the revenue, and those of all parameter servers.
+        The proof assumes that one gang hardly raises ln(price + 1). It also assumes that the
+        utility is at least the number of worker-slots, and of slots of parameter servers.
         """
         gang, job = award.gang, award.job
         thetas = pool.thetas()
@@ -670,7 +673,7 @@ class RoundPolicy:
             self._utility_covers_slots &= int(gang.value) >= slots * MICRO
 
     def _charges(self, view: View, slot: int) -> Iterator[Charge]:
-        """Charge gangs at the start of each slot, so a gang that lost its server stops paying."""
+        """Charge running gangs for one slot, so that a gang that lost its server stops paying."""
         tenancy = self.tenancy
         for name, running in self._running.items():
             award = running.award
@@ -695,7 +698,7 @@ class RoundPolicy:
     def _postpone(
         self, view: View, turn: Round, market: RoundMarket, remaining: list[GangJob]
     ) -> Iterator[Decision]:
-        """Abandon jobs that no later round can schedule; once a batch, report why jobs wait."""
+        """Abandon jobs that no later round can schedule; after a batch, report why jobs wait."""
         if turn.number < self.rounds - 1:
             yield from self._abandon_worthless(turn, remaining)
             return
@@ -713,7 +716,7 @@ class RoundPolicy:
         joins: str | None,
         too_late: Collection[str],
     ) -> Iterator[Decision]:
-        """Abandon jobs that no later round can schedule; queue others, if ``joins`` says so."""
+        """Abandon jobs that are worthless or too late; queue the others with the text ``joins``."""
         yield from self._abandon_worthless(turn, gangs)
         for gang in gangs:
             if gang.name not in self._waiting:
@@ -725,13 +728,12 @@ class RoundPolicy:
                 yield Queue(gang.name, f"{joins}: {refusal.message}")
 
     def _reason(self, market: RoundMarket, gang: GangJob, turn: Round) -> Refusal:
-        """Return why a round didn't schedule a job."""
         waiting = self._waiting[gang.name]
         never = self._infeasibility(waiting.job, waiting.claim) if self._rigid else None
         return never or explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
 
     def _abandon_worthless(self, turn: Round, remaining: Sequence[GangJob]) -> Iterator[Decision]:
-        """Abandon jobs whose utility is 0 even if they run at once, as fast as possible."""
+        """Abandon jobs whose utility would be 0 even if they ran in this round at full speed."""
         for gang in remaining:
             if gang.values(self._min_slots(gang))[-1] > 0:
                 continue
@@ -745,11 +747,11 @@ class RoundPolicy:
             yield self._abandon(gang.name, refusal)
 
     def _min_slots(self, gang: GangJob) -> int:
-        """Return the slots that a waiting job needs at least, up to the longest round."""
+        """Return the minimum slots of a waiting job, at most the longest round."""
         claim = self._waiting[gang.name].claim
         min_slots = int(min_gang_slots(gang, *self._pool_of[claim.tenant].units_for(claim)).min())
         if min_slots >= UNLIMITED:
-            # The units for it don't exist; how long it waits for them isn't known.
+            # Its units don't exist now; assume that they return at once.
             min_slots = int(gang.colocated_slots.min())
         return min(min_slots, self.longest)
 
@@ -780,17 +782,16 @@ def _unscheduled(gangs: Iterable[GangJob], awards: Iterable[GangAward]) -> list[
 
 
 def _by_age(gang: GangJob) -> tuple[int, str]:
-    """Return the sort key in which rounds serve jobs."""
     return gang.arrival, gang.name
 
 
 def build_astraea(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
-    """Build Astraea: own shares first, then loans paid for at posted prices."""
+    """Build Astraea: jobs use own shares first, then borrow units at posted prices."""
     return RoundPolicy(context, parameters, sharing=True)
 
 
 def build_batchsche(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
-    """Build BatchSche: every tenant alone on servers of its own, without loans.
+    """Build BatchSche: each tenant has servers of its own, and nobody lends units.
 
     Astraea compares itself with Zhang et al., "Online Scheduling of Heterogeneous Distributed
     Machine Learning Jobs" (MobiHoc 2020), run for each tenant in its private cluster (section 5.1).

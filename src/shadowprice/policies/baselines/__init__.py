@@ -1,4 +1,4 @@
-"""Baseline schedulers that other policies are compared with.
+"""Baselines: schedulers with which other policies are compared.
 
 FIFO, DRF and RRH follow section V of OASiS. Shortest remaining time, least attained service,
 backfilling and ElasticFlow follow their own papers.
@@ -19,7 +19,7 @@ from shadowprice.core.job import Job
 from shadowprice.policies.registry import Parameters, PolicyInfo
 
 MAX_WORKERS: Final = 30
-"""Maximum of drawn worker counts: "fixed to a number within [1, 30]" (OASiS, section V)."""
+"""Maximum drawn number of workers: "fixed to a number within [1, 30]" (OASiS, section V)."""
 
 FixedWorkers = Annotated[int, Field(ge=1)] | Literal["drawn", "max", "min"]
 
@@ -36,7 +36,7 @@ class FixedWorkersParameters(Parameters):
     workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
 
     def worker_count(self, job: Job, seed: int) -> int:
-        """Return a job's number of workers; if drawn, it follows from the seed and its name."""
+        """Return a job's number of workers; a drawn one only depends on the seed and its name."""
         counts, wanted = job.worker_counts, self.workers
         if wanted == "drawn":
             allowed = max(1, int(np.searchsorted(counts, MAX_WORKERS, side="right")))
@@ -50,7 +50,7 @@ class FixedWorkersParameters(Parameters):
         return int(counts[int(np.abs(counts - wanted).argmin())])
 
     def random_draws_text(self, jobs: Iterable[Job]) -> str:
-        """Return what is drawn at random; empty if no job leaves a choice, or a value is set."""
+        """Describe what is drawn at random; empty if nothing is, or no job leaves a choice."""
         has_choice = any(len(job.worker_counts) > 1 for job in jobs if job.bag is None)
         return "the numbers of workers" if self.workers == "drawn" and has_choice else ""
 
@@ -66,7 +66,7 @@ class FifoParameters(FixedWorkersParameters):
 
 
 class DrfParameters(Parameters):
-    """Parameters of `drf`: it has none."""
+    """Parameters of `drf`, which has none of its own."""
 
 
 class RrhParameters(FixedWorkersParameters):
@@ -99,7 +99,7 @@ def _length(text: str) -> str:
     return text
 
 
-Length = Annotated[str, AfterValidator(_length)]  # a length of time as files write it
+Length = Annotated[str, AfterValidator(_length)]  # a duration as in files, such as 30min
 
 
 class SrtfParameters(FixedWorkersParameters):
@@ -124,8 +124,8 @@ class LasParameters(FixedWorkersParameters):
         default=8.0,
         ge=0,
         allow_inf_nan=False,
-        description="waiting time, as a multiple of its run time since it left, after which a job "
-        "returns to the first queue; 0 disables it",
+        description="waiting time after which a job returns to the first queue, as a multiple of "
+        "its run time; both count since it was last there; 0 disables it",
     )
 
 

@@ -20,9 +20,9 @@ from shadowprice.policies.reactive.table import build_widths, useful_counts
 class DrfPolicy(TableReactivePolicy[DrfParameters]):
     """Admit all jobs; set worker counts by max-min fairness of dominant shares.
 
-    A job's dominant share is the largest share of any cluster resource that it takes. Shares are
-    filled once a slot, after jobs or servers changed: ``O(jobs + grants (log jobs + servers))``.
-    Jobs keep their placement if their worker count allows it.
+    A job's dominant share is its largest share of any cluster resource. Progressive filling runs
+    in each slot before which jobs or servers changed, in ``O(jobs + grants (log jobs + servers))``.
+    Jobs keep their placement if their new worker count allows it.
     """
 
     capabilities: ClassVar = Capabilities(
@@ -31,14 +31,14 @@ class DrfPolicy(TableReactivePolicy[DrfParameters]):
 
     def __init__(self, context: PolicyContext, parameters: DrfParameters) -> None:
         super().__init__(context, parameters)
-        # Useful worker counts by row, and a key that is equal for jobs with equal demands too.
+        # By row: useful worker counts, and a key that jobs with equal demands and counts share.
         self._useful: dict[int, tuple[tuple[Integers, Integers], tuple[bytes, ...]]] = {}
 
     def _target_worker_count(self, job: Job) -> int:
         return int(job.worker_counts[0])
 
     def _enter(self, job: Job, workers: int) -> None:
-        del workers  # progressive filling decides the count
+        del workers  # progressive filling determines the number
         row, useful = self._table.add(job), useful_counts(job)
         demands = self._table.worker[row], self._table.ps[row]
         self._useful[row] = useful, tuple(part.tobytes() for part in (*demands, *useful))

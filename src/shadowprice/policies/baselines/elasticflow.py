@@ -1,4 +1,8 @@
-"""ElasticFlow: deadlines by minimum satisfactory shares, spare GPUs by marginal return."""
+"""ElasticFlow: jobs get the fewest workers that meet deadlines, then spare GPUs by return.
+
+The paper calls the first part *minimum satisfactory shares*. Spare GPUs go to the jobs whose
+progress they raise most per GPU. A *level* is an index into a job's useful numbers of workers.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +33,12 @@ from shadowprice.policies.reactive.base import TableReactivePolicy
 from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT
 from shadowprice.policies.reactive.table import enlarged, increasing_positions
 
-NO_DEADLINE: Final = np.iinfo(np.int64).max  # slot that means "no deadline"
-_MAX_NARROWINGS: Final = 8  # attempts per slot to place jobs that don't fit with fewer workers
+NO_DEADLINE: Final = np.iinfo(np.int64).max  # the slot of a missing deadline
+_MAX_HALVINGS: Final = 8  # times per slot that jobs that don't fit are tried with fewer workers
 
 
 def deadline_slot(job: Job) -> int:
-    """Return the last slot in which a job should complete: its deadline or a sigmoid's target."""
+    """Return the last slot in time, by a deadline or a sigmoid's target, else `NO_DEADLINE`."""
     utility = job.utility
     if isinstance(utility, Deadline):
         return job.arrival + int(np.floor(utility.by))
@@ -44,7 +48,7 @@ def deadline_slot(job: Job) -> int:
 
 
 class ClusterTotals:
-    """Totals of limited resources over servers: for workers, for PS, for both."""
+    """Totals of limited resources over servers for workers, for PS, and for either."""
 
     def __init__(self, cluster: Cluster) -> None:
         capacity = cluster.capacity
@@ -56,13 +60,13 @@ class ClusterTotals:
         self._ps = np.array([role is not Role.WORKER for role in cluster.roles])
 
     def total(self, up: Flags) -> Integers:
-        """Return the total capacity by column."""
+        """Return the total capacity of available servers by column."""
         capacity = self._capacity * up[:, None]
         sums = (capacity[self._workers], capacity[self._ps], capacity)
         return np.concatenate([part.sum(axis=0) for part in sums])
 
     def demand(self, job: Job, workers: Integers, ps: Integers) -> Integers:
-        """Return what each number of workers with its PS takes, shape (levels, columns)."""
+        """Return the demand of each level's workers and PS, shape (levels, columns)."""
         of_workers = workers[:, None] * job.worker[self._counted]
         of_ps = np.zeros_like(of_workers)
         if job.ps is not None:
@@ -71,10 +75,10 @@ class ClusterTotals:
 
 
 class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
-    """Admit jobs whose deadlines can all be met together, and run them with that share.
+    """Admit a job if all deadlines can be met together; give spare capacity to any job.
 
-    Plans are recomputed in ``O(jobs x slots x levels)`` when jobs or servers change, or a plan
-    changes a worker count. Workers beyond its plan put a job ahead of it.
+    Plans are computed in ``O(jobs x slots x levels)`` when jobs or servers change, or when a plan
+    changes a worker count. A job with more workers than planned gets ahead of its plan.
     """
 
     capabilities: ClassVar = Capabilities(
@@ -84,11 +88,12 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     def __init__(self, context: PolicyContext, parameters: ElasticFlowParameters) -> None:
         super().__init__(context, parameters)
         self._sums = ClusterTotals(context.cluster)
-        self._changes_at = 0
+        self._changes_at = 0  # slot in which worker counts may change next
         self._rows = self._table.columns
-        self._table.add_columns("gains", "gpus", "workers", "ps", width=[4])  # by level
+        # By level. `gpus` is in thousandths; the width grows with the levels of jobs.
+        self._table.add_columns("gains", "gpus", "workers", "ps", width=[4])
         self._table.add_columns("demand", width=[4, self._sums.columns])
-        self._table.add_columns("levels", "left", "deadline")
+        self._table.add_columns("levels", "remaining", "deadline")
         self._table.add_columns("promised", dtype=np.bool_)
 
     def _begin(self, view: View) -> Iterator[Decision]:
@@ -96,7 +101,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             yield from self._run(view, view.slot)
 
     def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
-        """Keep all jobs where they run until a plan changes a worker count."""
+        """Return the number of slots until a plan changes a worker count."""
         del progress
         return max(0, min(slots, self._changes_at - view.slot))
 
@@ -110,7 +115,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         self._changes_at = 0
 
     def _restore_job(self, view: View, state: JobState, before: Self) -> None:
-        """Resume an open job; if it has a deadline, its admission promised that deadline."""
+        """Add an open job. If it has a deadline, its admission was a promise."""
         super()._restore_job(view, state, before)
         row = self._table.rows[state.job.name]
         self._rows["promised"][row] = self._rows["deadline"][row] != NO_DEADLINE
@@ -132,7 +137,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         return refusal
 
     def _try_admitting(self, view: View, job: Job) -> Refusal | None:
-        """Enter a job into the table; if it can't be promised, remove it and return the reason."""
+        """Add a job; if its deadline can't be promised, remove it and return the reason."""
         workers = self._empty.workers(job, self._target_worker_count(job))
         if not workers:
             return NO_PLACEMENT
@@ -151,7 +156,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         deadline = int(self._rows["deadline"][row])
         shortest = -(-job.required // int(self._rows["gains"][row].max()))
         if slot + shortest - 1 > deadline:
-            ends = deadline < deadline_slot(job)
+            ends = deadline < deadline_slot(job)  # `_enter` cut it at the end of the timespan
             return Refusal(
                 RefusalReason.TOO_LATE,
                 f"with most workers it takes {shortest} slots, and {deadline - slot + 1} "
@@ -165,13 +170,13 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         )
 
     def _all_satisfied(self, slot: int) -> bool:
-        """Return whether every promised deadline and that of the newest job can be met."""
+        """Return whether all promised deadlines and that of the newest job can be met."""
         rows = self._table.in_order()
         jobs, newest = self._rows, rows[-1]
         deadline_rows = rows[jobs["promised"][rows] | (rows == newest)]
         order = deadline_rows[np.argsort(jobs["deadline"][deadline_rows], kind="stable")]
         last, plan, free = self._horizon(slot, order)
-        ends = np.full(len(jobs["left"]), -1, dtype=np.int64)
+        ends = np.full(len(jobs["remaining"]), -1, dtype=np.int64)
         return bool(satisfy(free, order, self._planned_jobs, last, plan, True, ends))
 
     # ------------------------------------------------------------ the coming slot
@@ -180,50 +185,52 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         self._refresh(view)
         table, jobs = self._table, self._rows
         rows = table.in_order()
-        # By deadline. Jobs without a promise come last, in order of arrival.
+        # Order by deadline. Jobs without a promise come last, in order of arrival.
         deadline = np.where(jobs["promised"][rows], jobs["deadline"][rows], NO_DEADLINE)
         order = rows[np.argsort(deadline, kind="stable")]
         promised = order[jobs["promised"][order]]
         last, plan, free = self._horizon(slot, promised)
-        ends = np.full(len(jobs["left"]), -1, dtype=np.int64)
+        # Completion slot of each row's plan, and level of each row in this slot; -1 without one.
+        ends = np.full(len(jobs["remaining"]), -1, dtype=np.int64)
         satisfy(free, promised, self._planned_jobs, last, plan, False, ends)
-        now = np.full(len(jobs["left"]), -1, dtype=np.int64)
-        allocate_by_return(free, order, self._planned_jobs, last, ends, plan, now)
-        allocated = now.copy()
+        levels = np.full(len(jobs["remaining"]), -1, dtype=np.int64)
+        allocate_by_return(free, order, self._planned_jobs, last, ends, plan, levels)
+        allocated = levels.copy()
         self._changed = False
-        yield from self._place_levels(view, order, now)
-        # A job that couldn't be placed with its allocated workers is behind its plan: replan in the
-        # next slot.
-        all_placed = np.array_equal(allocated, now) and not self._changed
-        self._changes_at = slot + (next_change(promised, ends, plan, now) if all_placed else 1)
+        yield from self._place_levels(view, order, levels)
+        # A job that got fewer workers than allocated is behind its plan: plan again in the next
+        # slot.
+        all_placed = np.array_equal(allocated, levels) and not self._changed
+        self._changes_at = slot + (next_change(promised, ends, plan, levels) if all_placed else 1)
 
-    def _place_levels(self, view: View, order: Integers, now: Integers) -> Iterator[Decision]:
-        """Place jobs with their worker counts; halve the count of a job that doesn't fit.
+    def _place_levels(self, view: View, order: Integers, levels: Integers) -> Iterator[Decision]:
+        """Place jobs at their levels (by row, -1 to wait); lower those that don't fit, in place.
 
-        A job that can't move keeps its workers, whatever its plan says. Capacity that this leaves
-        goes to jobs that would wait.
+        A job that can't move keeps its workers, whatever its plan says. Then all other jobs are
+        tried, because capacity may be free for jobs that would wait.
         """
         table, jobs, count = self._table, self._rows, len(order)
         order, capacity = self._movable(view, order)
         if len(order) < count:
-            order = np.concatenate((order[now[order] >= 0], order[now[order] < 0]))
-            now[order] = np.maximum(now[order], 0)
-        running = order[now[order] >= 0]
-        each = np.arange(len(now))
+            order = np.concatenate((order[levels[order] >= 0], order[levels[order] < 0]))
+            levels[order] = np.maximum(levels[order], 0)
+        running = order[levels[order] >= 0]
+        each = np.arange(len(levels))
         change = np.zeros(len(running), dtype=np.int64)
-        for attempt in range(_MAX_NARROWINGS + 1):
-            level = np.maximum(now, 0)
+        for attempt in range(_MAX_HALVINGS + 1):
+            level = np.maximum(levels, 0)
             change = np.zeros(len(running), dtype=np.int64)
             run_in_order(
                 capacity.copy(), running, table.places, jobs["workers"][each, level],
                 jobs["ps"][each, level], self._cursors, change,
             )  # fmt: skip
             moved = (change > 0) & table.new_workers[running].any(axis=1)
+            # Jobs that would have to stop, or wait on, because they don't fit at their level.
             excluded = running[~moved & ((change > 0) | ~table.is_placed[running])]
-            if not len(excluded) or attempt == _MAX_NARROWINGS:
+            if not len(excluded) or attempt == _MAX_HALVINGS:
                 break
-            now[excluded] = (now[excluded] + 1) // 2 - 1
-            running = order[now[order] >= 0]
+            levels[excluded] = (levels[excluded] + 1) // 2 - 1  # from level 0 to -1
+            running = order[levels[order] >= 0]
         idle = np.setdiff1d(order, running)
         idle = idle[table.is_placed[idle]]
         table.new_workers[idle] = 0
@@ -237,22 +244,25 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
 
     @property
     def _planned_jobs(self) -> PlannedJobs:
-        names = ("demand", "gains", "levels", "gpus", "left")
+        names = ("demand", "gains", "levels", "gpus", "remaining")
         return PlannedJobs(*(self._rows[name] for name in names))
 
     def _horizon(self, slot: int, rows: Integers) -> tuple[Integers, NDArray[np.int16], Integers]:
-        """Return last slots by row counted from ``slot``, space for plans, and free capacity."""
+        """Return each row's last slot in time, space for plans, and free capacity by slot.
+
+        Slots count from ``slot``. The space covers the last slots of ``rows``.
+        """
         deadline = self._rows["deadline"]
         last = np.minimum(deadline - slot, self._parameters.slots - 1)
         slots = int(last[rows].max(initial=0)) + 1
-        # Not filled, which takes most of the time: a plan isn't read after its completion slot.
+        # Not initialised, which would take most of the time: no plan is read past its last slot.
         plan = np.empty((len(deadline), slots), dtype=np.int16)
         free = np.tile(self._sums.total(self._servers.up), (slots, 1))
         return last, plan, free
 
     def _refresh(self, view: View) -> None:
         """Record progress of the open jobs, and drop promises whose deadline has passed."""
-        remaining, states = self._rows["left"], view.open_jobs
+        remaining, states = self._rows["remaining"], view.open_jobs
         for name, row in self._table.rows.items():
             if name in states:
                 remaining[row] = states[name].remaining
@@ -278,10 +288,10 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             columns[name][row] = 0
             columns[name][row, :count] = values
         columns["levels"][row] = count
-        columns["left"][row] = job.required
+        columns["remaining"][row] = job.required
         deadline, until = deadline_slot(job), self._context.until
         if deadline != NO_DEADLINE and until is not None and self._context.end_moves:
-            # A simulation that is stopped runs the same jobs up to its end as one that goes on.
+            # Not in a simulation, whose decisions must not depend on where it is stopped.
             deadline = min(deadline, until - 1)
         columns["deadline"][row] = deadline
         columns["promised"][row] = False

@@ -18,9 +18,9 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
     """Run jobs in order of arrival, each with a fixed number of workers.
 
     The first job that doesn't fit blocks all later ones, except the next ``backfill`` jobs. A job
-    that loses a server returns to its position and keeps its progress. After servers shrank, jobs
-    that the empty cluster can't run wait outside the queue. An event costs one placement attempt,
-    plus one for each job that starts.
+    that loses a server returns to its position and keeps its progress. Jobs that no longer fit the
+    empty cluster, because servers have shrunk, wait outside the queue. Without backfilling, an
+    event takes one placement attempt, plus one for each job that starts.
     """
 
     capabilities: ClassVar = Capabilities(quotes=True)
@@ -30,14 +30,14 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         self._servers = self._free_capacity = FreeCapacity(context.cluster)
         self._open: dict[str, Job] = {}  # in order of arrival
         self._queue: dict[str, int] = {}  # worker counts of jobs that wait, in order of arrival
-        self._blocked = False
+        self._blocked = False  # whether no queued job can start before the next change
 
     def _target_worker_count(self, job: Job) -> int:
         return self._parameters.worker_count(job, self._context.seed)
 
     def _enter(self, job: Job, workers: int) -> None:
         if len(self._queue) <= self._parameters.backfill:
-            self._blocked = False  # close enough to the head to be backfilled
+            self._blocked = False  # the new job is near enough to the head to be backfilled
         self._open[job.name] = job
         self._queue[job.name] = workers
 
@@ -52,7 +52,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
 
     def _enqueue(self, job: Job, wanted: int) -> None:
         workers = self._empty.workers(job, wanted)
-        if workers:  # otherwise, only larger servers help, and these cause another resync
+        if workers:  # else it needs larger servers, whose arrival causes another resync
             self._queue[job.name] = workers
 
     def _remove_job(self, name: str) -> None:
@@ -65,7 +65,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         del view
         for name in names:
             if name not in self._free_capacity.placed:
-                continue  # the job had lost its placement before the policy resumed
+                continue  # `resume` has already queued it
             job, placement = self._free_capacity.placed[name]
             self._free_capacity.release(name)
             wanted = placement.total_workers
@@ -89,7 +89,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
             job = self._open[name]
             placement = self._free_capacity.place(job, workers)
             if placement is None and self._free_capacity.pristine:
-                # In an empty cluster the job is known to fit if round robin starts at server 0.
+                # The job was only queued because it fits the empty cluster from server 0 on.
                 self._free_capacity.cursors[:] = 0
                 placement = self._free_capacity.place(job, workers)
                 if placement is None:
@@ -105,7 +105,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
             yield from self._backfill()
 
     def _backfill(self) -> Iterator[Decision]:
-        """Start those of the next ``backfill`` jobs behind the blocked head that fit."""
+        """Start any of the ``backfill`` jobs behind the blocked head that fit."""
         started: list[Place] = []
         for position, (name, workers) in enumerate(islice(self._queue.items(), 1, None)):
             if position - len(started) == self._parameters.backfill:

@@ -1,7 +1,7 @@
-"""Preemptive baselines: jobs of fixed worker counts run in an order while they fit.
+"""Preemptive baselines, which run jobs of fixed worker counts in an order as long as they fit.
 
-`SrtfPolicy` knows the remaining run times. `LasPolicy` is discretised least attained service:
-Tiresias's two queues (Gu et al., NSDI 2019).
+`SrtfPolicy` orders jobs by remaining run time. `LasPolicy` is discretised least attained service
+with the two queues of Tiresias (Gu et al., NSDI 2019).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ P = TypeVar("P", bound=FixedWorkersParameters)
 
 
 class FixedWorkersPolicy(TableReactivePolicy[P]):
-    """Base with a fixed worker count per job; a subclass adds ``_columns`` by table row."""
+    """Base of policies with a fixed worker count per job; subclasses add columns to the table."""
 
     capabilities: ClassVar = Capabilities(wakes_every_slot=True, quotes=True)
 
@@ -44,10 +44,10 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
         self._fill_columns(job, row)
 
     def _fill_columns(self, job: Job, row: int) -> None:
-        """Fill the extra columns of a job that entered the table."""
+        """Fill a subclass's columns of a job that was added to the table."""
 
     def _place_in_order(self, view: View, order: Integers) -> Iterator[Decision]:
-        """Place jobs in the given order of rows and yield the changes."""
+        """Place jobs in this order of rows as long as they fit, and yield the changes."""
         order, capacity = self._movable(view, order)
         change = np.zeros(len(order), dtype=np.int64)
         run_in_order(
@@ -58,20 +58,20 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
 
 
 class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
-    """Admit every job that fits the empty cluster, and run jobs in an order while they fit.
+    """Admit every job that fits the empty cluster, and run jobs in an order.
 
-    A job that doesn't fit beside those before it pauses, and smaller jobs behind it run. In a slot
-    in which neither the jobs nor their order changed, only the order is computed.
+    A job that doesn't fit beside the jobs before it pauses, but later jobs may still fit. If
+    neither jobs nor their order have changed, nothing is placed again.
     """
 
     capabilities: ClassVar = Capabilities(wakes_every_slot=True, holds=True, quotes=True)
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:
         super().__init__(context, parameters)
-        self._ran_in: Integers = np.zeros(0, dtype=np.int64)
+        self._last_order: Integers = np.zeros(0, dtype=np.int64)  # of the last placement
 
     def _order(self, view: View, rows: Integers) -> Integers:
-        """Return the rows of the open jobs, given in order of arrival, in the order to run."""
+        """Return the rows of open jobs in the order to run; ``rows`` is in order of arrival."""
         raise NotImplementedError
 
     def _record_running(self, rows: Integers) -> None:
@@ -82,44 +82,44 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
         if not len(rows):
             return
         ranked = self._order(view, rows)
-        if self._changed or not np.array_equal(ranked, self._ran_in):
+        if self._changed or not np.array_equal(ranked, self._last_order):
             self._changed = False
-            self._ran_in = ranked
+            self._last_order = ranked
             yield from self._place_in_order(view, ranked)
         self._record_running(rows)
 
 
 class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
-    """Run jobs in order of remaining slots, or GPU-time, at their fixed worker count."""
+    """Run jobs in order of remaining slots, or of remaining GPU-time."""
 
     def __init__(self, context: PolicyContext, parameters: SrtfParameters) -> None:
         super().__init__(context, parameters)
         self._by_service = parameters.by == "service"
-        self._table.add_columns("gain", "internal", "together", "width")
+        self._table.add_columns("gain", "internal_gain", "must_colocate", "gpus")
 
     def _fill_columns(self, job: Job, row: int) -> None:
         workers = int(self._columns["workers"][row])
         self._columns["gain"][row] = job.gain(workers)
-        self._columns["internal"][row] = job.gain(workers, colocated=True)
-        self._columns["together"][row] = self._must_colocate(job, workers)
-        self._columns["width"][row] = workers * gpus_of_worker(job, self._cluster)
+        self._columns["internal_gain"][row] = job.gain(workers, colocated=True)
+        self._columns["must_colocate"][row] = self._must_colocate(job, workers)
+        self._columns["gpus"][row] = workers * gpus_of_worker(job, self._cluster)
 
     def _order(self, view: View, rows: Integers) -> Integers:
         if not self._changed:
-            # Running jobs only got shorter, and they already precede the waiting jobs.
-            return self._ran_in
+            # Only running jobs got shorter, which can't let another job run before them.
+            return self._last_order
         states = view.open_jobs
         remaining = np.array([states[name].remaining for name in self._table.rows], dtype=np.int64)
-        # A running job's rate follows from its placement; a waiting job counts as co-located only
-        # if no other placement exists.
-        together = self._columns["together"][rows] > 0
+        # A running job's rate follows from its placement. A waiting job has the internal rate only
+        # if every placement is co-located.
+        colocated = self._columns["must_colocate"][rows] > 0
         for index, name in enumerate(self._table.rows):
             placement = states[name].placement
             if placement is not None:
-                together[index] = placement.colocated
-        internal, gain = self._columns["internal"][rows], self._columns["gain"][rows]
-        slots = -(-remaining // np.where(together, internal, gain))
-        key = slots * self._columns["width"][rows] if self._by_service else slots
+                colocated[index] = placement.colocated
+        internal, gain = self._columns["internal_gain"][rows], self._columns["gain"][rows]
+        slots = -(-remaining // np.where(colocated, internal, gain))
+        key = slots * self._columns["gpus"][rows] if self._by_service else slots
         return rows[np.argsort(key, kind="stable")]
 
     def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
@@ -127,7 +127,7 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
         self._changed = True
 
     def _must_colocate(self, job: Job, workers: int) -> bool:
-        """Return whether exactly one server can carry processes of the job, so it is co-located."""
+        """Return whether every placement of the job is on one server."""
         if workers == 1 and not job.ps_needed(workers):
             return True
         cluster = self._cluster
@@ -137,64 +137,64 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
         return int(usable.sum()) == 1
 
 
-_HISTORY: Final = ("queue", "place", "ran", "waited")
-"""Columns of integers that follow from the past of a job, not from its specification."""
+_HISTORY: Final = ("queue", "position", "ran", "waited")
+"""Integer columns that depend on a job's past; ``queue`` is 0 for the first, 1 for the second."""
 
 
 class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
     """Run jobs with little attained GPU-time first; within a queue, in order of entry.
 
-    A job starts in the first queue and moves to the end of the second when it has attained its
-    threshold of GPU-time. It returns to the end of the first queue when it has waited ``promote``
-    times as long as it ran, both counted since it was last in the first queue. Its attained time is
-    then reset. Within a queue, jobs that ran in the last slot precede the others, so that equal
-    jobs don't preempt each other.
+    A job starts in the first queue. It moves to the end of the second queue when its GPU-time
+    reaches the threshold. It returns to the end of the first queue, with a GPU-time of 0, when it
+    has waited ``promote`` times as long as it ran; both times count from its last return. Within a
+    queue, jobs that ran in the last slot precede the others, so that equal jobs don't preempt each
+    other.
     """
 
     def __init__(self, context: PolicyContext, parameters: LasParameters) -> None:
         super().__init__(context, parameters)
         slots = parse_duration(parameters.threshold).in_slots(context.cluster.slot_seconds)
-        # In thousandths of a GPU times slots. Rounding up is exact because attained time is an
-        # integer of this unit.
+        # In thousandths of a GPU times slots. Rounding up changes nothing, because attained times
+        # are integers in this unit.
         self._threshold = -(-slots * MILLI // 1)
         self._promote = parameters.promote
-        self._table.add_columns("width", *_HISTORY)
+        self._table.add_columns("gpus", *_HISTORY)  # `gpus` in thousandths
         self._table.add_columns("runs", dtype=np.bool_)
-        self._last_place = 0
+        self._next_position = 0
 
     def _fill_columns(self, job: Job, row: int) -> None:
         columns = self._columns
-        columns["width"][row] = columns["workers"][row] * gpus_of_worker(job, self._cluster)
+        columns["gpus"][row] = columns["workers"][row] * gpus_of_worker(job, self._cluster)
         columns["queue"][row] = columns["ran"][row] = columns["waited"][row] = 0
         columns["runs"][row] = False
-        columns["place"][row] = self._next_places(1)[0]
+        columns["position"][row] = self._take_positions(1)[0]
 
     def _order(self, view: View, rows: Integers) -> Integers:
         del view  # attained time follows from which jobs ran
         columns = self._columns
         queue, ran, waited = (columns[name][rows] for name in ("queue", "ran", "waited"))
         runs = columns["runs"][rows]
-        demoted = rows[runs & (queue == 0) & (ran * columns["width"][rows] >= self._threshold)]
+        demoted = rows[runs & (queue == 0) & (ran * columns["gpus"][rows] >= self._threshold)]
         columns["queue"][demoted] = 1
-        columns["place"][demoted] = self._next_places(len(demoted))
+        columns["position"][demoted] = self._take_positions(len(demoted))
         if self._promote:
             starved = ~runs & (queue == 1) & (waited >= self._promote * ran)
             promoted = rows[starved]
             columns["queue"][promoted] = 0
             columns["ran"][promoted] = columns["waited"][promoted] = 0
-            columns["place"][promoted] = self._next_places(len(promoted))
-        return rows[np.lexsort((columns["place"][rows], columns["queue"][rows]))]
+            columns["position"][promoted] = self._take_positions(len(promoted))
+        return rows[np.lexsort((columns["position"][rows], columns["queue"][rows]))]
 
     def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
-        """Keep all jobs where they run until one changes its queue."""
+        """Return the number of slots until a job changes its queue, and count these slots."""
         del view, progress
         rows, columns = self._table.in_order(), self._columns
-        ranked = rows[np.lexsort((columns["place"][rows], columns["queue"][rows]))]
-        if self._changed or not np.array_equal(ranked, self._ran_in):
+        ranked = rows[np.lexsort((columns["position"][rows], columns["queue"][rows]))]
+        if self._changed or not np.array_equal(ranked, self._last_order):
             return 0
         runs, second = columns["runs"][rows], columns["queue"][rows] == 1
-        attaining = rows[runs & ~second & (columns["width"][rows] > 0)]
-        needed = -(-self._threshold // columns["width"][attaining])
+        attaining = rows[runs & ~second & (columns["gpus"][rows] > 0)]
+        needed = -(-self._threshold // columns["gpus"][attaining])
         slots = min(slots, (needed - columns["ran"][attaining]).min(initial=slots))
         if self._promote:
             starving = rows[~runs & second]
@@ -210,17 +210,18 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         runs = self._table.is_placed[rows]
         columns["runs"][rows] = runs
         columns["ran"][rows[runs]] += slots
-        # A job that never ran is in the first queue, where waiting doesn't count.
+        # A job that hasn't run is in the first queue, where waiting doesn't count.
         waiting = rows[~runs]
         columns["waited"][waiting[columns["ran"][waiting] > 0]] += slots
-        order = np.lexsort((columns["place"][rows], ~runs))
-        columns["place"][rows[order]] = np.arange(len(rows))
-        self._last_place = len(rows)
+        # Number all jobs again, running jobs first.
+        order = np.lexsort((columns["position"][rows], ~runs))
+        columns["position"][rows[order]] = np.arange(len(rows))
+        self._next_position = len(rows)
 
-    def _next_places(self, count: int) -> Integers:
-        places = self._last_place + np.arange(count)
-        self._last_place += count
-        return places
+    def _take_positions(self, count: int) -> Integers:
+        positions = self._next_position + np.arange(count)
+        self._next_position += count
+        return positions
 
     def _restore_job(self, view: View, state: JobState, before: Self) -> None:
         super()._restore_job(view, state, before)
@@ -230,5 +231,5 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
                 self._columns[name][row] = before._columns[name][old_row]
 
     def _keep_learnt_state(self, before: Self) -> None:
-        # Arrivals come after all open jobs, which keep their places.
-        self._last_place = max(self._last_place, before._last_place)
+        # Open jobs keep their positions, so new jobs need larger ones.
+        self._next_position = max(self._next_position, before._next_position)

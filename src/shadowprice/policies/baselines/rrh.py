@@ -1,4 +1,7 @@
-"""RRH, the risk-reward heuristic (OASiS, section V, scheme (iii); Irwin et al. 2004)."""
+"""RRH, the risk-reward heuristic (OASiS, section V, scheme (iii); Irwin et al. 2004).
+
+The *delay cost* of a job is the utility that others lose because it runs before them.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ from shadowprice.policies.reactive.worths import UtilityTable
 
 
 class OpenJobAppraisal:
-    """Open jobs of one slot, kept sorted by expiry and by delay for their appraisal.
+    """Appraisal of the open jobs in one slot: arrays sorted by expiry and by delay cost.
 
-    Adding a job takes linear time, because nothing is sorted or evaluated again. ``rows`` are those
-    of the open jobs in the table, in order of arrival.
+    Adding a job takes linear time, because nothing is sorted or evaluated again. ``rows`` are the
+    table rows of the open jobs, in order of arrival.
     """
 
     def __init__(self, slot: int, jobs: risk_reward.Candidates, rows: Integers) -> None:
@@ -36,12 +39,12 @@ class OpenJobAppraisal:
         size = max(64, 2 * self.count)
         self._rows = np.zeros(size, dtype=np.int64)
         self._rows[: self.count] = rows
-        self._made = risk_reward.new_appraisal(size)
+        self._arrays = risk_reward.new_appraisal(size)
         for position in range(self.count):
-            risk_reward.set_values(position, rows[position], slot, jobs, self._made)
+            risk_reward.set_values(position, rows[position], slot, jobs, self._arrays)
         for order, values in (
-            (self._made.order, self._made.expiry),
-            (self._made.by_delay, self._made.delay),
+            (self._arrays.order, self._arrays.expiry),
+            (self._arrays.by_delay, self._arrays.delay),
         ):
             order[: self.count] = stable_order(values[: self.count])
 
@@ -50,37 +53,39 @@ class OpenJobAppraisal:
         if self.count == len(self._rows):
             size = 2 * self.count
             self._rows = enlarged(self._rows, size)
-            self._made = risk_reward.Appraisal(*(enlarged(values, size) for values in self._made))
+            self._arrays = risk_reward.Appraisal(
+                *(enlarged(values, size) for values in self._arrays)
+            )
         position = self.count
         self._rows[position] = row
-        risk_reward.set_values(position, row, self.slot, jobs, self._made)
-        risk_reward.insert_position(position, self._made.expiry, self._made.order)
-        risk_reward.insert_position(position, self._made.delay, self._made.by_delay)
+        risk_reward.set_values(position, row, self.slot, jobs, self._arrays)
+        risk_reward.insert_position(position, self._arrays.expiry, self._arrays.order)
+        risk_reward.insert_position(position, self._arrays.delay, self._arrays.by_delay)
         self.count += 1
 
     def remove_last(self) -> None:
         """Remove the job that was added last."""
         self.count -= 1
-        risk_reward.remove_position(self.count, self._made.order)
-        risk_reward.remove_position(self.count, self._made.by_delay)
+        risk_reward.remove_position(self.count, self._arrays.order)
+        risk_reward.remove_position(self.count, self._arrays.by_delay)
 
     def admission(
         self, jobs: risk_reward.Candidates, alpha: float, discount: float
     ) -> tuple[float, float]:
         """Return the delay cost that the newest job imposes on others, and its wait in slots."""
         rows = self._rows[: self.count]
-        risk_reward.set_rewards(self.count, rows, jobs, alpha, discount, self._made)
-        cost, wait = risk_reward.admission(self.count - 1, rows, jobs, self._made)
+        risk_reward.set_rewards(self.count, rows, jobs, alpha, discount, self._arrays)
+        cost, wait = risk_reward.admission(self.count - 1, rows, jobs, self._arrays)
         return cost, wait
 
 
 class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
     """Admit and rank jobs by their utility less the delay cost that they impose on others.
 
-    A job is admitted if its utility at its likely completion, less the loss of the jobs that wait
-    behind it, is above a threshold. Whenever jobs arrive or leave, open jobs are ranked by future
-    gain less delay cost, per unit of resources and time. They run in that order while they fit,
-    always with the same number of workers, and otherwise pause.
+    A job is admitted if its utility at its expected completion, less its delay cost, is above a
+    threshold. When jobs arrive or leave, open jobs are ranked by future utility less delay cost,
+    per unit of resources and time. They run in that order with a fixed number of workers; jobs that
+    don't fit pause.
     """
 
     capabilities: ClassVar = replace(FixedWorkersPolicy.capabilities, forgets_refused=True)
@@ -88,15 +93,18 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
     def __init__(self, context: PolicyContext, parameters: RrhParameters) -> None:
         super().__init__(context, parameters)
         self._appraisal: OpenJobAppraisal | None = None
-        self._worths = UtilityTable()
-        self._table.add_columns("arrival", "gain", "slots_left")
+        self._utilities = UtilityTable()
+        self._table.add_columns("arrival", "gain", "remaining_slots")
         self._table.add_columns("share", dtype=np.float64)
 
     @property
     def _candidates(self) -> risk_reward.Candidates:
         columns = self._columns
         return risk_reward.Candidates(
-            self._worths.columns, columns["arrival"], columns["slots_left"], columns["share"]
+            self._utilities.columns,
+            columns["arrival"],
+            columns["remaining_slots"],
+            columns["share"],
         )
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
@@ -106,7 +114,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
 
     def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
         for name in names:
-            self._worths.enter(self._table.rows[name], view.open_jobs[name].job.utility)
+            self._utilities.enter(self._table.rows[name], view.open_jobs[name].job.utility)
         self._appraisal = None
         self._changed = True
 
@@ -121,7 +129,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         return refusal
 
     def _try_admitting(self, view: View, job: Job) -> Refusal | None:
-        """Enter a job into the table; if it is refused, remove it and return the reason."""
+        """Add a job; if it is refused, remove it and return the reason."""
         workers = self._empty.workers(job, self._target_worker_count(job))
         if not workers:
             return NO_PLACEMENT
@@ -140,7 +148,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         return refusal
 
     def _refusal(self, view: View, appraisal: OpenJobAppraisal, job: Job) -> Refusal | None:
-        """Return why the newest job isn't worth its delay cost; None if it is."""
+        """Return why the newest job isn't worth its delay cost, None if it is."""
         alpha, discount = self._parameters.alpha, self._parameters.discount
         cost, wait = appraisal.admission(self._candidates, alpha, discount)
         utility = utility_value(job.utility, view.slot + wait - 1.0 - job.arrival)
@@ -166,10 +174,10 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
     def _fill_columns(self, job: Job, row: int) -> None:
         columns = self._columns
         workers = int(columns["workers"][row])
-        self._worths.enter(row, job.utility)
+        self._utilities.enter(row, job.utility)
         columns["arrival"][row] = job.arrival
         columns["gain"][row] = job.gain(workers)
-        columns["slots_left"][row] = -(-job.required // job.gain(workers))
+        columns["remaining_slots"][row] = -(-job.required // job.gain(workers))
         columns["share"][row] = self._shares(np.array([row]))[0]
 
     # ------------------------------------------------------------ running
@@ -181,21 +189,21 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         self._changed = False
         self._refresh(view)
         alpha, discount = self._parameters.alpha, self._parameters.discount
-        made = risk_reward.appraise(view.slot, rows, self._candidates, alpha, discount)
-        yield from self._place_in_order(view, rows[np.argsort(-made.reward, kind="stable")])
+        appraisal = risk_reward.appraise(view.slot, rows, self._candidates, alpha, discount)
+        yield from self._place_in_order(view, rows[np.argsort(-appraisal.reward, kind="stable")])
 
     def _refresh(self, view: View) -> None:
-        """Record the progress of the open jobs."""
+        """Record the progress of the open jobs, and their shares."""
         rows = self._table.in_order()
         states = view.open_jobs
         remaining = np.array([states[name].remaining for name in self._table.rows], dtype=np.int64)
-        self._columns["slots_left"][rows] = np.maximum(
+        self._columns["remaining_slots"][rows] = np.maximum(
             1, -(-remaining // self._columns["gain"][rows])
         )
         self._columns["share"][rows] = self._shares(rows)
 
     def _shares(self, rows: Integers) -> Floats:
-        """Return the dominant shares of running rows, of the servers that are up."""
+        """Return the dominant shares of rows if they run, relative to available servers."""
         table, total = self._table, self._table.total()
         used = self._columns["workers"][rows, None] * table.worker[rows]
         used += self._columns["ps"][rows, None] * table.ps[rows]

@@ -14,8 +14,8 @@ class DormParameters(Parameters):
         default=0.1,
         ge=0,
         le=1,
-        description="theta_1: jobs' dominant shares may differ from the fair ones by "
-        "ceil(theta_1 * 2 * resources) in all",
+        description="theta_1: the differences of jobs' dominant shares from the fair ones sum to "
+        "at most ceil(theta_1 * 2 * resources)",
     )
     adjustment_overhead: float = Field(
         default=0.1,
@@ -36,9 +36,9 @@ class DormParameters(Parameters):
     exact_servers: int = Field(
         default=8,
         ge=0,
-        description="maximum number of servers that the program places one by one; beyond it, it "
-        "places by groups of equal servers, or by role if there are too many groups, and then "
-        "best fit",
+        description="maximum number of servers that the program treats one by one. On larger "
+        "clusters it treats groups of equal servers, or of one role if there are too many groups; "
+        "jobs are then placed by best fit",
     )
     node_limit: int = Field(
         default=100,

@@ -1,4 +1,4 @@
-"""Dorm (OASiS, section V, scheme (iv)): fair utilisation by MILP with few adjustments."""
+"""Dorm (OASiS, section V, scheme (iv)): a MILP maximises utilisation with few adjustments."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _STATISTICS: Final = (
 class Dorm(QueueingPolicy[DormParameters]):
     """Admit all jobs, and recompute their workers by an MILP when jobs arrive or leave.
 
-    Running jobs keep at least their minimum of workers. Changing nothing always satisfies both
-    bounds, because the fairness bound is at least the current loss. The program is skipped if every
-    job can have all the workers that it can use: that is the largest utilisation, and fair.
+    Running jobs keep at least their minimum number of workers. The bounds are on the fairness loss
+    and on the number of adjusted jobs. To change nothing always satisfies both, because the bound
+    on the loss is at least the current loss. The program is skipped if every job can have all the
+    workers that it can use: no allocation has a higher utilisation, and it is fair.
     """
 
     capabilities: ClassVar = Capabilities(
@@ -50,14 +51,15 @@ class Dorm(QueueingPolicy[DormParameters]):
         self._count = dict.fromkeys(_STATISTICS, 0)
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force, and statistics of the recomputations so far.
+        """Return all parameters with their values, and statistics of the recomputations so far.
 
-        ``recomputations``: slots in which jobs or servers had changed; ``programs``: those that
-        needed the MILP; ``stopped_at_node_limit``: programs that ended at the limit;
-        ``placed_otherwise``: jobs that didn't get the number or the class of servers that the
-        program chose; ``fell_back``: programs whose result couldn't be placed within the bounds, so
-        that running jobs didn't change; ``beyond_fairness``: jobs started beyond the bound on
-        fairness because no job ran.
+        - ``recomputations``: slots in which jobs or servers had changed.
+        - ``programs``: recomputations that needed the MILP.
+        - ``stopped_at_node_limit``: programs that ended at the limit.
+        - ``placed_otherwise``: jobs whose placement isn't the one that the program chose.
+        - ``fell_back``: programs whose result couldn't be placed within the bounds, so that running
+          jobs didn't change.
+        - ``beyond_fairness``: jobs that started beyond the bound on fairness because no job ran.
         """
         return {**self._parameters.model_dump(), "statistics": dict(self._count)}
 
@@ -78,7 +80,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         del view
         for name in names:
             if name in self._queue:
-                continue  # the job had lost its placement before the policy resumed
+                continue  # `resume` has already queued it
             self._free_capacity.release(name)
             self._queue[name] = entry = self._running.pop(name)
             entry.choice = -1
@@ -92,7 +94,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         entry = self._queue.pop(state.job.name)
         self._free_capacity.allocate(state.job, state.placement)
         workers = state.placement.total_workers
-        # The largest useful count that its current workers cover.
+        # The number may not be a useful one, for example after a revision: round down.
         entry.choice = max(int(np.searchsorted(entry.counts, workers, side="right")) - 1, 0)
         self._running[state.job.name] = entry
 
@@ -103,7 +105,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         return int(job.worker_counts[0])
 
     def _enter(self, job: Job, workers: int) -> None:
-        del workers  # the program decides the count
+        del workers  # the program chooses the number
         self._queue[job.name] = OpenJob.of(job, self._arrivals)
         self._arrivals += 1
 
@@ -113,7 +115,6 @@ class Dorm(QueueingPolicy[DormParameters]):
         self._free_capacity.release(name)
 
     def _regroup(self) -> None:
-        """Build the groups of the servers that are up."""
         exact = self._parameters.exact_servers
         self._groups = DormServerGroups(self._cluster, self._servers.up, exact)
 
@@ -137,13 +138,13 @@ class Dorm(QueueingPolicy[DormParameters]):
         if not outcome and not self._running:
             outcome = self._start_first()
         yield from self._apply(outcome)
-        # If all jobs of the window started, jobs behind it may fit in the next slot. Jobs that
-        # can't move now may be able to.
+        # Recompute in the next slot if jobs behind the window may start then, or if jobs that must
+        # not move now may move then.
         started_all = not any(queued.job.name in self._queue for queued in window)
         self._changed = bool(self._queue) and (started_all or len(movable) < len(running))
 
     def _allocate_all(self) -> PlacementChanges | None:
-        """Return an outcome that gives every job all it can use; None if that doesn't fit."""
+        """Return changes that give every job all that it can use, None if they don't fit."""
         if any(entry.choice < len(entry.counts) - 1 for entry in self._running.values()):
             return None
         free = self._free_capacity.free.copy()
@@ -156,7 +157,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         return outcome
 
     def _start_first(self) -> PlacementChanges:
-        """Start the first job that fits, so that the cluster never idles for fairness."""
+        """Start the first job that fits; fairness must not leave the whole cluster idle."""
         for entry in self._queue.values():
             layout = mutable_placement(self._free_capacity, entry, self._free_capacity.free.copy())
             for choice in range(len(entry.counts)):
@@ -166,7 +167,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         return {}
 
     def _apply(self, outcome: PlacementChanges) -> Iterator[Decision]:
-        """Yield changes in an order that never overbooks: shrink, pause, then grow."""
+        """Yield changes in an order that never overbooks: shrink, pause moving jobs, then grow."""
         less: list[Decision] = []
         paused: list[Decision] = []
         more: list[Decision] = []

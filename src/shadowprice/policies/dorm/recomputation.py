@@ -1,4 +1,8 @@
-"""Recomputation of Dorm's worker counts: server groups, fair shares, program, placements."""
+"""Recomputation of Dorm's worker counts: the MILP, groups of servers, and placements.
+
+*Utilisation* is the sum over resources of used / capacity. A job's *loss* is the absolute
+difference of its dominant share and its max-min fair share.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +26,23 @@ from shadowprice.policies.placements import dense_placement, distribute, fit_cou
 from shadowprice.policies.reactive.free_capacity import FreeCapacity
 from shadowprice.policies.reactive.table import build_widths, useful_counts
 
-_SLACK: Final = 1e-9
+_SLACK: Final = 1e-9  # tolerated rounding errors of utilisation and loss
 
 
 @dataclass(frozen=True, slots=True)
 class JobItem:
     """One job of the program."""
 
-    counts: Integers  # allowed numbers of workers
-    ps_counts: Integers  # parameter servers that they need
-    worker: Integers
-    ps: Integers  # zero if the job has no parameter servers
-    gain: Floats  # contribution of each choice to the sum over resources of used / capacity
-    loss: Floats  # |dominant share - fair share| of each choice
-    standing: tuple[Integers, Integers] | None
+    counts: Integers  # numbers of workers, one for each choice
+    ps_counts: Integers  # numbers of parameter servers, one for each choice
+    worker: Integers  # demand of a worker
+    ps: Integers  # demand of a parameter server; zero if the job has none
+    utilisation: Floats  # of each choice
+    loss: Floats  # of each choice
+    current: tuple[Integers, Integers] | None
     """Current workers and PS on each group; None for a queued job."""
-    standing_gain: float  # of the current placement
-    standing_loss: float  # of the current placement; a waiting job's is its fair share
+    current_utilisation: float
+    current_loss: float  # a queued job's is its fair share
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +50,36 @@ class DormInstance:
     """Input of the program."""
 
     items: Sequence[JobItem]
-    free: Integers  # of each group, without the items but with all other jobs
-    limited: Flags  # whether the group has a limit on the resource
+    free: Integers  # of each group if the items used nothing, shape (groups, resources)
+    limited: Flags  # whether the group has a limit on the resource, shape (groups, resources)
     max_workers_by_group: Integers
-    """Workers of an item that fit on a group's empty servers, shape (items, groups); likewise for
-    PS."""
-    max_ps_by_group: Integers
+    """Workers of an item that fit on a group's empty servers, shape (items, groups)."""
+    max_ps_by_group: Integers  # the same for parameter servers
     fairness: float  # bound on the sum of the items' losses
     adjustments: int  # maximum number of running items that change
 
 
 @dataclass(frozen=True, slots=True)
 class DormSolution:
-    """Decision of the program."""
+    """Solution of the program."""
 
     targets: list[tuple[Integers, Integers] | None]
-    """Workers and PS by group, for every item; None if it doesn't change."""
-    utilisation: float  # sum over resources of used / capacity, of the items alone
-    optimal: bool  # whether the search ended within the gap, not at its node limit
+    """New workers and PS by group, for every item; None for an item that doesn't change."""
+    utilisation: float  # of the items alone
+    optimal: bool  # whether the search ended within the gap instead of at its node limit
 
 
 def solve(instance: DormInstance, *, node_limit: int, gap: float) -> DormSolution:
-    """Solve the program from the current placements, which must satisfy the bounds.
+    """Solve the program, starting from the current placements, which satisfy the bounds.
 
     After ``node_limit`` branch-and-bound nodes, the best solution so far is taken.
     """
-    current = sum(item.standing_gain for item in instance.items)
+    current = sum(item.current_utilisation for item in instance.items)
     unchanged: list[tuple[Integers, Integers] | None] = [None] * len(instance.items)
     model = _Program(instance)
     if not model.program.columns:
         return DormSolution(unchanged, current, optimal=True)
+    # To keep all placements is a feasible solution.
     start = [0.0] * model.program.columns
     for terms in model.terms:
         if terms.keep is not None:
@@ -90,27 +94,26 @@ def solve(instance: DormInstance, *, node_limit: int, gap: float) -> DormSolutio
 
 @dataclass(slots=True)
 class _Terms:
-    """Columns of one item, and its (column, count) terms of workers and PS by group."""
+    """Columns of one item in the program."""
 
-    keep: int | None
-    choices: list[int]
-    workers: list[list[tuple[int, float]]]
-    ps: list[list[tuple[int, float]]]
+    keep: int | None  # column: 1 if a running job doesn't change; None for a queued job
+    choices: list[int]  # a column for each choice: 1 if it is taken
+    workers: list[list[tuple[int, float]]]  # by group: the sum of these terms is its workers
+    ps: list[list[tuple[int, float]]]  # by group: the sum of these terms is its PS
 
 
 @dataclass
 class _Program:
     """Dorm's mixed-integer linear program (Sun et al. 2017, section on the optimizer).
 
-    Maximise, over the jobs' worker counts and placements, the sum over resources of used /
-    capacity, such that
+    Maximise the utilisation over the jobs' worker counts and placements, such that
 
     - no group of servers is overbooked;
-    - a running job keeps an allowed number of workers, a queued job has an allowed number or waits;
-    - the sum over jobs of |dominant share - fair share| is within the bound on the fairness loss;
-    - at most ``adjustments`` running jobs change in number or placement.
+    - a running job has an allowed number of workers; a queued job has an allowed number or waits;
+    - the sum of the jobs' losses is within the bound on the fairness loss;
+    - at most ``adjustments`` running jobs change their number or placement.
 
-    A group is one server (the program of the paper) or a class of equal servers taken as one.
+    A group is one server (the program of the paper) or a class of servers taken as one.
     """
 
     instance: DormInstance
@@ -135,9 +138,9 @@ class _Program:
             chosen = [index for index, column in enumerate(terms.choices) if values[column] > 0]
             if not chosen:
                 targets.append(None)
-                utilisation += item.standing_gain
+                utilisation += item.current_utilisation
                 continue
-            utilisation += float(item.gain[chosen[0]])
+            utilisation += float(item.utilisation[chosen[0]])
             workers, ps = (
                 np.array(
                     [
@@ -148,35 +151,38 @@ class _Program:
                 )
                 for groups in (terms.workers, terms.ps)
             )
-            same = item.standing is not None and (
-                np.array_equal(workers, item.standing[0]) and np.array_equal(ps, item.standing[1])
+            same = item.current is not None and (
+                np.array_equal(workers, item.current[0]) and np.array_equal(ps, item.current[1])
             )
             targets.append(None if same else (workers, ps))
         return targets, utilisation
 
-    def _add_item(self, at: int) -> _Terms:
-        item = self.instance.items[at]
-        keep = (
-            None if item.standing is None else self.program.column(cost=item.standing_gain, upper=1)
-        )
-        choices = [self.program.column(cost=float(gain), upper=1) for gain in item.gain]
+    def _add_item(self, index: int) -> _Terms:
+        item = self.instance.items[index]
+        keep = None
+        if item.current is not None:
+            keep = self.program.column(cost=item.current_utilisation, upper=1)
+        choices = [self.program.column(cost=float(used), upper=1) for used in item.utilisation]
         picked = [(column, 1.0) for column in choices]
         if keep is None:
             self.program.row(picked, lower=0, upper=1)
         else:
             self.program.row([(keep, 1.0), *picked], lower=1, upper=1)
-        workers = self._add_spread(choices, item.counts, self.instance.max_workers_by_group[at])
-        ps = self._add_spread(choices, item.ps_counts, self.instance.max_ps_by_group[at])
+        workers = self._add_spread(choices, item.counts, self.instance.max_workers_by_group[index])
+        ps = self._add_spread(choices, item.ps_counts, self.instance.max_ps_by_group[index])
         return _Terms(keep, choices, workers, ps)
 
     def _add_spread(
         self, choices: list[int], counts: Integers, maximum: Integers
     ) -> list[list[tuple[int, float]]]:
-        """Return, by group, the terms whose sum over groups is what the choices need."""
+        """Add columns for the processes on each group; return the terms of each group.
+
+        All groups together get the number of processes of the taken choice.
+        """
         needs = [(column, float(n)) for column, n in zip(choices, counts, strict=True) if n]
         spread: list[list[tuple[int, float]]] = [[] for _ in maximum]
         hosts = np.flatnonzero(maximum)
-        if len(hosts) == 1:
+        if len(hosts) == 1:  # the choice determines the number on the only group
             spread[int(hosts[0])] = needs
             return spread
         max_count = int(counts.max(initial=0))
@@ -201,14 +207,14 @@ class _Program:
                     terms += [(c, worker * n) for c, n in columns.workers[group]]
                 if ps:
                     terms += [(c, ps * n) for c, n in columns.ps[group]]
-                if columns.keep is not None and item.standing is not None:
+                if columns.keep is not None and item.current is not None:
                     reserved = (
-                        int(item.standing[0][group]) * worker + int(item.standing[1][group]) * ps
+                        int(item.current[0][group]) * worker + int(item.current[1][group]) * ps
                     )
                     if reserved:
                         terms.append((columns.keep, reserved))
             if terms:
-                # Scaled to the free capacity, so that the solver's tolerances are relative.
+                # Scaled, because the solver's tolerances are absolute.
                 scale = max(room, *(value for _, value in terms))
                 scaled = [(column, value / scale) for column, value in terms]
                 self.program.row(scaled, upper=room / scale)
@@ -219,11 +225,11 @@ class _Program:
         for item, columns in zip(self.instance.items, self.terms, strict=True):
             base = 0.0
             if columns.keep is None:
-                # A queued job has this loss unless it starts, so its choices count the difference.
-                waiting += item.standing_loss
-                base = item.standing_loss
+                # A queued job has this loss unless it starts, so its choices add the difference.
+                waiting += item.current_loss
+                base = item.current_loss
             else:
-                terms.append((columns.keep, item.standing_loss))
+                terms.append((columns.keep, item.current_loss))
             terms += [
                 (column, float(loss) - base)
                 for column, loss in zip(columns.choices, item.loss, strict=True)
@@ -233,26 +239,27 @@ class _Program:
 
 @dataclass(slots=True, eq=False)
 class OpenJob:
-    """An open job."""
+    """A running or queued job."""
 
     job: Job
     order: int  # position among all arrivals
-    counts: Integers  # numbers of workers that gain more than every smaller one, ascending
-    ps_counts: Integers  # parameter servers that they need
-    ps: Integers  # zero if the job has no parameter servers
-    choice: int = -1  # index of the number it runs with; -1 while it is queued
+    counts: Integers  # numbers of workers that are faster than every smaller one, ascending
+    ps_counts: Integers  # their numbers of parameter servers
+    ps: Integers  # demand of a parameter server; zero if the job has none
+    choice: int = -1  # index in `counts`; -1 while the job is queued
 
     @classmethod
     def of(cls, job: Job, order: int) -> OpenJob:
-        """Build the entry of a queued job."""
+        """Build a queued job."""
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
         return cls(job, order, *useful_counts(job), ps)
 
 
 def _classes(cluster: Cluster, rows: Integers, maximum: int) -> Integers:
-    """Return the class of each server: equal servers, or a role if those are too many.
+    """Return the class of each server: equal servers, or servers of one role and resources.
 
-    A program over dozens of classes takes seconds; placement then finds servers that fit.
+    The latter if there are more than ``maximum`` kinds of equal servers, because a program over
+    dozens of classes takes seconds.
     """
     kinds = cluster.kinds[rows]
     if len(np.unique(kinds)) <= maximum:
@@ -265,7 +272,7 @@ def _classes(cluster: Cluster, rows: Integers, maximum: int) -> Integers:
 
 
 class DormServerGroups:
-    """The servers that are up, one by one or in classes if more than ``exact_servers``."""
+    """Groups of the available servers: single servers, or classes beyond ``exact_servers``."""
 
     def __init__(self, cluster: Cluster, up: Flags, exact_servers: int) -> None:
         rows = np.flatnonzero(up)
@@ -279,11 +286,11 @@ class DormServerGroups:
         firsts = [int(np.flatnonzero(member)[0]) for member in self.members]
         self._group_hosts = tuple(hosts[firsts] for hosts in self._hosts)
         width = len(cluster.resources)
-        # Whether all servers of a group have a limit, shape (groups, resources).
+        # Whether the servers of a group limit a resource, shape (groups, resources).
         self.limited = cluster.capacity[firsts].reshape(len(firsts), width) < UNLIMITED
         total = cluster.capacity[up].astype(np.float64).sum(axis=0)
         counted = self.limited.all(axis=0) & (total > 0)
-        # Number limited throughout the cluster, the m of the bound on fairness.
+        # Number of resources that all groups limit: m in the bound on the fairness loss.
         self.resources = int(counted.sum())
         self._total = np.where(counted, total, 0.0)
         self._weights = np.divide(1.0, total, out=np.zeros(width), where=counted)
@@ -295,7 +302,7 @@ class DormServerGroups:
         return all(int(hosts.sum()) <= 1 for hosts in self._group_hosts)
 
     def fractions(self, entry: OpenJob) -> tuple[Floats, Floats]:
-        """Return the sum over resources of used / capacity, and the maximum, of each choice."""
+        """Return the utilisation and the dominant share of each choice."""
         amounts = entry.counts[:, None] * entry.job.worker + entry.ps_counts[:, None] * entry.ps
         fractions = amounts * self._weights
         return fractions.sum(axis=1), fractions.max(axis=1)
@@ -312,7 +319,7 @@ class DormServerGroups:
         return self._max_by_group[key]
 
     def gather(self, free: Integers) -> Integers:
-        """Return the free capacity of each group; meaningless if it isn't limited."""
+        """Return the free capacity of each group, ``UNLIMITED`` if it isn't limited."""
         rows = [
             np.where(limited, free[member].sum(axis=0), UNLIMITED)
             for member, limited in zip(self.members, self.limited, strict=True)
@@ -329,7 +336,7 @@ class DormServerGroups:
         return workers, ps
 
     def fair_shares(self, entries: Sequence[OpenJob]) -> list[float]:
-        """Return the jobs' max-min fair dominant shares on the empty groups, filled as by `drf`."""
+        """Return the jobs' max-min fair dominant shares on empty servers, computed as by `drf`."""
         jobs, groups = len(entries), len(self.members)
         if not jobs or not groups:
             return [0.0] * jobs
@@ -348,15 +355,15 @@ class DormServerGroups:
         )  # fmt: skip
         return [float(share) for share in shares]
 
-    def _sums(self, counts: Integers) -> Integers:
+    def _sums(self, counts: Integers) -> Integers:  # of each group, from counts on servers
         return np.array([counts[member].sum() for member in self.members], dtype=np.int64)
 
 
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # tolerated rounding errors
 
 _WORKERS, _PS = 0, 1
 _KINDS = (_WORKERS, _PS)
-"""Indices of workers and parameter servers in pairs."""
+"""Indices in pairs whose elements are for workers and for parameter servers."""
 
 NumbersByGroup = tuple[Sequence[int] | Integers, Sequence[int] | Integers]
 """Numbers of workers and of parameter servers on each group of servers."""
@@ -364,9 +371,9 @@ NumbersByGroup = tuple[Sequence[int] | Integers, Sequence[int] | Integers]
 
 @dataclass(slots=True)
 class MutablePlacement:
-    """Mutable placement of one job; its resources are always subtracted from ``free``.
+    """Placement of one job that can change; ``free`` always excludes its resources.
 
-    Pairs are of workers and of parameter servers; a ``kind`` is their index.
+    Pairs have an element for workers and one for parameter servers; a ``kind`` is their index.
     """
 
     free: Integers  # of each server, changed in place
@@ -376,17 +383,20 @@ class MutablePlacement:
 
     @property
     def placement(self) -> Placement:
-        """The layout as an immutable placement."""
+        """The present placement."""
         return dense_placement(*self.counts)
 
     def reach(self, workers: int, ps: int) -> bool:
-        """Trim and extend to these numbers on any servers; if that fails, change nothing."""
+        """Change to these numbers on any servers; return False and change nothing if that fails."""
         return self.fit([np.ones(len(self.free), np.bool_)], ([workers], [ps]))
 
     def fit(self, groups: Sequence[Flags], target: NumbersByGroup) -> bool:
-        """Trim and extend to numbers on groups of servers; if that fails, change nothing."""
+        """Change to numbers on groups of servers; return False and change nothing if that fails."""
         before = (self.counts[_WORKERS].copy(), self.counts[_PS].copy())
-        for order in (_KINDS, _KINDS[::-1]):  # one kind may take the only servers of the other
+        for order in (
+            _KINDS,
+            _KINDS[::-1],
+        ):  # either may take the other's only servers
             self.trim(groups, target)
             if all(
                 self._extend(kind, int(number - self.counts[kind][group].sum()), group)
@@ -398,7 +408,7 @@ class MutablePlacement:
         return False
 
     def trim(self, groups: Sequence[Flags], target: NumbersByGroup) -> None:
-        """Remove processes, from the servers with the fewest first, to keep the rest together."""
+        """Remove surplus processes, first from servers with the fewest, to use fewer servers."""
         for kind in _KINDS:
             counts = self.counts[kind]
             for group, number in zip(groups, target[kind], strict=True):
@@ -412,13 +422,13 @@ class MutablePlacement:
                     surplus -= removed
 
     def _extend(self, kind: int, more: int, group: Flags) -> bool:
-        """Add processes, best fit on one server or else the emptiest first; False if none fit."""
+        """Add processes by best fit on one server, or else on the emptiest; False if none fit."""
         if more <= 0:
             return True
         fits = fit_counts(self.free, self.demands[kind], self.hosts[kind] & group)
         enough = np.flatnonzero(fits >= more)
         if len(enough):
-            # A server of the job first, then the tightest fit, then the first server.
+            # Prefer a server of the job, then the tightest fit, then the first server.
             own = self.counts[_WORKERS][enough] + self.counts[_PS][enough] > 0
             best = np.lexsort((enough, fits[enough], ~own))[0]
             self._add(kind, int(enough[best]), more)
@@ -431,7 +441,7 @@ class MutablePlacement:
         return True
 
     def restore(self, before: tuple[Integers, Integers]) -> None:
-        """Restore an earlier layout whose capacity is still free."""
+        """Restore an earlier placement whose capacity is still free."""
         for kind in _KINDS:
             change = before[kind] - self.counts[kind]
             self.free -= change[:, None] * self.demands[kind]
@@ -457,10 +467,10 @@ class Recomputation:
     movable: Sequence[OpenJob]  # those that may change, in order of arrival
     queued: Sequence[OpenJob]  # the window of queued jobs, in order of arrival
     statistics: dict[str, int] = field(default_factory=dict)
-    """Increments of those that `Dorm.parameters_in_force` describes."""
+    """Increments of the statistics that `Dorm.parameters_in_force` describes."""
 
     def __post_init__(self) -> None:
-        # Sorted by arrival, to break ties between equal shares.
+        # In order of arrival, which breaks ties between equal shares.
         entries = sorted([*self.running, *self.queued], key=lambda entry: entry.order)
         self._fair = dict(zip(entries, self.groups.fair_shares(entries), strict=True))
         self._fractions = {entry: self.groups.fractions(entry) for entry in entries}
@@ -497,8 +507,8 @@ class Recomputation:
         free = self.groups.gather(self.capacity.free)
         items = [self._item(entry) for entry in entries]
         for item in items:
-            if item.standing is not None:
-                workers, ps = item.standing
+            if item.current is not None:
+                workers, ps = item.current
                 free += workers[:, None] * item.worker + ps[:, None] * item.ps
         limits = [self.groups.max_by_group(entry) for entry in entries]
         return DormInstance(
@@ -513,23 +523,23 @@ class Recomputation:
 
     def _item(self, entry: OpenJob) -> JobItem:
         groups, choice = self.groups, entry.choice
-        gains, shares = self._fractions[entry]
+        utilisations, shares = self._fractions[entry]
         offered = np.ones(len(entry.counts), dtype=np.bool_)
-        standing = None
+        current = None
         if choice >= 0:
-            standing = groups.counts_by_group(self.capacity.placed[entry.job.name][1])
-            # With a single group, the same count is the same placement.
+            current = groups.counts_by_group(self.capacity.placed[entry.job.name][1])
+            # With a single group, to choose the current number is to keep the placement.
             offered[choice] = not groups.has_single_group
         return JobItem(
             counts=entry.counts[offered],
             ps_counts=entry.ps_counts[offered],
             worker=entry.job.worker,
             ps=entry.ps,
-            gain=gains[offered],
+            utilisation=utilisations[offered],
             loss=np.abs(shares[offered] - self._fair[entry]),
-            standing=standing,
-            standing_gain=0.0 if choice < 0 else float(gains[choice]),
-            standing_loss=self._loss(entry, choice),
+            current=current,
+            current_utilisation=0.0 if choice < 0 else float(utilisations[choice]),
+            current_loss=self._loss(entry, choice),
         )
 
     # ---------------------------------------------------------------- placements
@@ -546,8 +556,7 @@ class Recomputation:
         ]
         for _, target, layout in changed:  # shrink jobs first, so that others can grow
             layout.trim(self.groups.members, target)
-        # Running jobs are placed before new ones, and then jobs with more progress per worker, at
-        # their minimum number of workers.
+        # Place running jobs before new ones, and jobs with large workers (by utilisation) first.
         changed.sort(
             key=lambda change: (
                 change[0].choice < 0,
@@ -567,7 +576,7 @@ class Recomputation:
     def _place_job(
         self, entry: OpenJob, target: tuple[Integers, Integers], layout: MutablePlacement
     ) -> int | None:
-        """Extend a trimmed layout to its target or a smaller choice; return that, if any."""
+        """Extend a trimmed placement to its target, or a smaller choice; return the choice."""
         choice = int(np.searchsorted(entry.counts, target[0].sum()))
         if layout.fit(self.groups.members, target):
             return choice
@@ -578,7 +587,7 @@ class Recomputation:
         return None
 
     def _start_queued(self) -> PlacementChanges:
-        """Start queued jobs if that doesn't raise their fairness loss; change no running job."""
+        """Start queued jobs whose loss doesn't rise by it; change no running job."""
         free = self.capacity.free.copy()
         outcome: PlacementChanges = {}
         for entry in self.queued:
@@ -598,7 +607,6 @@ class Recomputation:
         return abs(share - self._fair[entry])
 
     def _total_loss(self, outcome: Mapping[OpenJob, tuple[int, MutablePlacement]]) -> float:
-        """Return the total fairness loss after these changes."""
         return math.fsum(
             self._loss(entry, outcome[entry][0] if entry in outcome else entry.choice)
             for entry in self._fair
@@ -618,5 +626,5 @@ def mutable_placement(capacity: FreeCapacity, entry: OpenJob, free: Integers) ->
 
 
 def ceiling(value: float) -> int:
-    """Return the ceiling of a product of decimal fractions, tolerating rounding errors."""
+    """Return the ceiling, ignoring rounding errors: 0.07 * 100, which is above 7, gives 7."""
     return math.ceil(value - _ROUNDING)

@@ -21,7 +21,7 @@ class OasisParameters(PriceParameters):
         ge=0.0,
         le=1.0,
         allow_inf_nan=False,
-        description="relative gap within which each job's schedule has the largest payoff, proved "
+        description="maximum relative distance of a schedule's payoff from the largest one, proved "
         "by a bound; 0: exactly the largest, however long the search takes",
     )
     chunks: Literal["exact", "literal"] = Field(
@@ -31,9 +31,9 @@ class OasisParameters(PriceParameters):
     )
     split: Literal["auto", "half", "none"] = Field(
         default="auto",
-        description="servers of role `any`: half of them for workers and half for parameter "
-        "servers, or none for parameter servers; auto: none until the first job with parameter "
-        "servers arrives, half from then on (prices=offline knows beforehand)",
+        description="servers of role `any` that carry parameter servers instead of workers: half "
+        "or none of them; auto: none until the first job with parameter servers arrives, then half "
+        "(prices=offline knows the jobs in advance)",
     )
     worker: GivenPrices | None = Field(
         default=None, description="worker.L and worker.U.<resource>, for prices=given"
@@ -47,7 +47,7 @@ class OasisParameters(PriceParameters):
         if self.prices == "given" and self.worker is None:
             raise ValueError("prices=given needs worker.L and worker.U.<resource>")
         if self.prices != "given" and (self.worker or self.ps):
-            raise ValueError("worker.* and ps.* are read with prices=given only; set that too")
+            raise ValueError("worker.* and ps.* are only read with prices=given; set it too")
         if self.fixed and self.empty == "admits":
             raise ValueError("empty=admits lowers L, and prices=fixed:FILE has none")
         return self

@@ -1,4 +1,4 @@
-"""OASiS: Algorithm 1 on two pools, and the best schedule of a job, problem (27)."""
+"""OASiS: Algorithm 1 on two pools of servers, and Algorithm 2, the best schedule of a job."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from shadowprice.policies.pricing.offers import (
 from shadowprice.policies.pricing.posted import PostedPrices, read_posted_prices
 
 _NEAR_SLOTS = 8
-"""Slots after twice the shortest duration that are searched first; most jobs need no later ones."""
+"""The first search covers twice the shortest duration plus this; most jobs need no more slots."""
 
 
 class OasisPlanner(PricedPlanner):
     """Plans on two disjoint pools of servers, for workers and for parameter servers.
 
     With ``literal``, every slot trains whole chunks, as Algorithm 2 is printed. Prices in
-    ``posted`` are added to those of the boards. A schedule is optimal within the relative ``gap``
-    to the largest payoff.
+    ``posted`` are added to those of the boards. The payoff of a schedule is within the relative
+    ``gap`` of the largest one.
     """
 
     def __init__(
@@ -62,21 +62,21 @@ class OasisPlanner(PricedPlanner):
         self.posted = posted
 
     def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
-        """Return the job at the current prices; ``remaining`` is in progress units."""
+        """Return the search for a job at current prices; ``remaining`` is in progress units."""
         if job.bag is not None:
             return PricedBag(self.boards[0], view, job, remaining)
         return OasisPricedJob(self, view, job, remaining)
 
 
 class OasisPricedJob(PricedJob):
-    """A job on two pools."""
+    """Search for schedules of one job on two pools."""
 
     def __init__(self, planner: OasisPlanner, view: View, job: Job, remaining: int) -> None:
         super().__init__(view, job, remaining)
         self.planner = planner
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
-        """Return the offer of largest payoff, (27); None if no schedule completes the work."""
+        """Return the offer with the largest payoff, (27), None if no schedule is long enough."""
         job, now, end = self.job, self.view.slot, self.view.end
         slots = end - now
         gains, required = self._progress(self.remaining + more)
@@ -89,8 +89,8 @@ class OasisPricedJob(PricedJob):
         if 2 * near <= slots:
             offer = self._search(gains, required, utility[:near])
             if offer is not None:
-                # Costs are never negative. A completion whose utility alone doesn't exceed this
-                # payoff can't pay more.
+                # Costs are never negative, so only completions whose utility exceeds this payoff
+                # can have a larger one.
                 slots = int(np.count_nonzero(utility > offer.payoff))
                 if slots <= near:
                     return offer
@@ -99,7 +99,7 @@ class OasisPricedJob(PricedJob):
     def _search(self, gains: Integers, required: int, utility: Floats) -> PricedOffer | None:
         """Return the best offer over the first ``len(utility)`` slots."""
         job, now, planner = self.job, self.view.slot, self.planner
-        # COST_t of Algorithm 2: the least cost of each worker count by slot.
+        # COST_t of Algorithm 2: the minimum cost by slot and worker count.
         cost = slot_costs(*self._demands(len(utility)), job.worker_counts, job.ps_counts)
         if planner.posted is not None:
             cost += planner.posted.costs(job, now, len(utility))
@@ -145,9 +145,9 @@ class OasisPricedJob(PricedJob):
         job = self.job
         if not self.planner.literal:
             return job.gains, remaining
-        # Line 24 gives d chunks ceil(d M (tau + 2 e / b)) workers. So n workers train the largest d
-        # that needs no more than n, and the work is a whole number of chunks.
-        # The remaining work can exceed the job's own because plans cover work lost by restarts.
+        # Line 24: d chunks take ceil(d M (tau + 2 e / b)) workers. So n workers train the largest d
+        # that takes at most n, and the work is an integer number of chunks. The remaining work can
+        # exceed the job's own, because plans also cover work that restarts lose.
         chunks = -(-remaining * job.epochs * job.chunks // job.required)
         if job.gains is job.internal_gains and (job.gains == job.worker_counts).all():
             per_chunk = job.minibatches * job.step_seconds / self.planner.slot_seconds
@@ -157,22 +157,22 @@ class OasisPricedJob(PricedJob):
         return gains.astype(np.int64), chunks
 
     def max_gain(self) -> int:
-        """Return the most progress units that one slot can add."""
+        """Return the maximum progress units of one slot in an empty cluster."""
         return int(self.job.gains.max())
 
     def find_bottleneck(self) -> ResourceBottleneck:
         """Return the resource with the least free capacity for the job, over both pools."""
         job, view = self.job, self.view
         slots = view.end - view.slot
-        workers, servers = self.planner.boards
-        boards = [(workers, False)]
+        worker_board, ps_board = self.planner.boards
+        boards = [(worker_board, False)]
         if job.ps is not None and job.ps.any():
-            boards.append((servers, True))
+            boards.append((ps_board, True))
         candidates = [
             (*board.scarcest(job, ps=ps, ledger=view.ledger, slots=slots), ps)
             for board, ps in boards
         ]
-        # Parameter servers are needed in proportion: compare the workers that each pool allows.
+        # Compare the numbers of workers that each pool allows.
         per_worker = float(job.ps_counts[-1] / job.worker_counts[-1]) if job.ps is not None else 1.0
         column, room, ps = min(
             candidates, key=lambda candidate: candidate[1] / (per_worker if candidate[2] else 1.0)
@@ -186,15 +186,15 @@ class OasisPricedJob(PricedJob):
 
     def uses(self, schedule: Schedule) -> list[BoardUse]:
         """Return what a schedule takes from the two boards."""
-        workers, servers = self.planner.boards
-        uses = [BoardUse(" of worker servers", workers, schedule.workers, self.job.worker)]
+        worker_board, ps_board = self.planner.boards
+        uses = [BoardUse(" of worker servers", worker_board, schedule.workers, self.job.worker)]
         if self.job.ps is not None:
             label = " of parameter-server servers"
-            uses.append(BoardUse(label, servers, schedule.ps, self.job.ps))
+            uses.append(BoardUse(label, ps_board, schedule.ps, self.job.ps))
         return uses
 
     def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
-        """Return the pool's resource that contributes most to a schedule's cost, and its cost."""
+        """Return the resource with the largest part of a schedule's cost, and that part."""
         if self.planner.posted is None:
             return super().most_expensive(schedule)
         column, paid = self.planner.posted.most_expensive(self.job, schedule)
@@ -212,7 +212,7 @@ class OasisPricedJob(PricedJob):
 
 
 class OasisPolicy(PricedAdmission):
-    """The online algorithm (Algorithm 1)."""
+    """OASiS's online algorithm (Algorithm 1)."""
 
     name = "oasis"
     capabilities = replace(PricedAdmission.capabilities, runs_bags=True)
@@ -225,8 +225,8 @@ class OasisPolicy(PricedAdmission):
             raise InputError(
                 Fault("policy oasis", "jobs have parameter servers", "set ps.L and ps.U.<resource>")
             )
-        # If jobs aren't known in advance, no server is set aside for parameter servers until a job
-        # needs them.
+        # If jobs aren't known in advance, servers of role `any` only carry workers until the first
+        # job with parameter servers.
         self._halved = parameters.split == "half" or (
             parameters.split == "auto" and parameters.prices == "offline" and with_ps
         )
@@ -237,15 +237,15 @@ class OasisPolicy(PricedAdmission):
         )
         super().__init__(context, parameters, (parameters.worker, parameters.ps))
         if self._posted is not None:
-            # No theorem covers posted prices, and they don't price copies of tasks.
+            # Theorems don't cover posted prices, and bags only have prices on boards.
             self.capabilities = replace(self.capabilities, runs_bags=False, guarantees=False)
         if self._may_divide and parameters.prices != "online":
-            # Dividing the servers for a job changes the state even if the job is refused.
+            # A refused job with parameter servers divides the servers all the same.
             self.capabilities = replace(self.capabilities, forgets_refused=False)
 
     @property
     def _may_divide(self) -> bool:
-        """Return whether the next job with parameter servers divides the servers."""
+        """Whether the next job with parameter servers divides the servers."""
         return self._options.split == "auto" and not self._halved
 
     def _pools(self, cluster: Cluster) -> Sequence[tuple[Carries, Flags]]:
@@ -271,14 +271,14 @@ class OasisPolicy(PricedAdmission):
     def expect(self, jobs: Sequence[Job]) -> None:
         """Divide the servers before the first job with PS, unless prices are learnt."""
         if self._parameters.prices == "online":
-            return
+            return  # then only an admitted job divides them
         if self._may_divide and any(job.ps is not None for job in jobs):
-            self._was_disturbed |= self._earned > 0  # admitted jobs had all servers
+            self._was_disturbed |= self._earned > 0  # earlier jobs were admitted to other pools
             self._divide()
 
     @property
     def terms(self) -> DecisionInputs:
-        """Inputs of decisions besides reservations: constants, and whether pools are halved."""
+        """Inputs of decisions besides reservations: constants, and whether servers are divided."""
         return DecisionInputs([board.constants for board in self._planner.boards], self._halved)
 
     def _payoff_bound(self, job: Job, offer: PricedOffer | None) -> float | None:
@@ -288,7 +288,7 @@ class OasisPolicy(PricedAdmission):
 
     @contextmanager
     def as_if_learnt(self, view: View, job: Job) -> Iterator[None]:
-        """Post the prices that a job would meet on arrival, and divide the servers as it would."""
+        """Post the prices and the division of servers that the job meets, within the block."""
         before = self._planner, self._learners, self._halved
         self._divide_for(view, job)
         try:
@@ -298,7 +298,7 @@ class OasisPolicy(PricedAdmission):
             self._planner, self._learners, self._halved = before
 
     def learn(self, view: View, job: Job) -> None:
-        """Learn prices from a promised job, and keep the servers divided as its plan is."""
+        """Learn prices from an admitted job; divide the servers if it has parameter servers."""
         self._divide_for(view, job)
         super().learn(view, job)
 
@@ -307,54 +307,55 @@ class OasisPolicy(PricedAdmission):
         self._divide_for(view, None)
 
     def _divide_for(self, view: View, job: Job | None) -> None:
-        """Divide the servers if this job has parameter servers.
+        """Divide the servers if this job has parameter servers, or end their division.
 
-        If prices are learnt, all `any` servers carry workers again once neither an open job nor one
-        that teaches has parameter servers.
+        If prices are learnt, all `any` servers carry workers again as soon as no open job has
+        parameter servers, and no job that teaches.
         """
         needed = job is not None and job.ps is not None
         if self._may_divide and needed:
             self._divide()
         elif self._reunites and self._halved and not needed:
-            _, servers = self._learners_at(view)
-            if not servers.is_used and not _has_open_ps(view):
+            _, ps_learner = self._learners_at(view)
+            if not ps_learner.is_used and not _has_open_ps(view):
                 self._halved = False
                 self._follow(self._cluster)
 
     def resume(self, view: View) -> None:
-        """Resync; the servers are divided if an open job has parameter servers."""
+        """Resync with the view; divide the servers if an open job has parameter servers."""
         super().resume(view)
         if self._may_divide and _has_open_ps(view):
             self._divide()
 
     def _divide(self) -> None:
-        """Give half of the `any` servers to parameter servers; processes there continue."""
+        """Reserve half of the `any` servers for parameter servers; running workers continue."""
         self._halved = True
         self._follow(self._cluster)
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return the parameters and the price constants."""
+        """Return the parameters and the present price constants."""
         resources = self._cluster.resources
-        workers, servers = self._planner.boards
+        worker_board, ps_board = self._planner.boards
         return self._parameters.model_dump(exclude={"worker", "ps"}) | {
-            "worker": workers.constants.record(resources),
-            "ps": servers.constants.record(resources),
+            "worker": worker_board.constants.record(resources),
+            "ps": ps_board.constants.record(resources),
         }
 
 
 def server_pools(cluster: Cluster, *, halved: bool) -> tuple[Flags, Flags]:
     """Return disjoint masks of the servers for workers and of those for parameter servers.
 
-    Unless ``halved``, no server of role `any` goes to parameter servers. Otherwise, of each kind,
-    the later half of the `any` servers does. Of the kinds' odd servers, the half with the fewest
-    resources does; at least one server does if parameter servers would otherwise have none.
+    Unless ``halved``, servers of role `any` only carry workers. Otherwise, the later half of the
+    `any` servers of each kind carry parameter servers. Kinds of odd number have one server each
+    left over. The half of these with the fewest resources carry parameter servers; at least one
+    does if parameter servers would have none.
     """
     workers, servers = cluster.hosts_workers.copy(), cluster.hosts_ps.copy()
     shared = np.array([role is Role.ANY for role in cluster.roles])
     if not halved:
         servers &= ~shared
         return workers, servers
-    odd: list[int] = []
+    odd: list[int] = []  # the left-over servers
     for kind in np.unique(cluster.kinds[shared]):
         rows = np.flatnonzero(shared & (cluster.kinds == kind))
         half = len(rows) // 2
@@ -370,5 +371,4 @@ def server_pools(cluster: Cluster, *, halved: bool) -> tuple[Flags, Flags]:
 
 
 def _has_open_ps(view: View) -> bool:
-    """Return whether an open job has parameter servers."""
     return any(state.job.ps is not None for state in view.open_jobs.values())

@@ -1,6 +1,6 @@
 """The best schedules found so far for problem (1), and their packing on servers.
 
-Packing is exact and in integers: a fast heuristic first, and a feasibility program if it fails.
+Packing is exact: a fast heuristic is tried first, then a feasibility program.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from shadowprice.policies.placements import distribute
 
 
 def pack(free: Integers, items: Sequence[EqualItems]) -> list[Integers] | None:
-    """Return the number of each kind of items on each server; None if they don't fit."""
+    """Return the number of each item on each server, None if they don't fit together."""
     if not items:
         return []
     return _first_fit(free, items) or _exact(free, items)
 
 
 def _first_fit(capacity: Integers, items: Sequence[EqualItems]) -> list[Integers] | None:
-    """Place the largest items first, each kind on the tightest or on the emptiest servers."""
+    """Place the largest items first, on servers with the least room, then with the most."""
     total = np.maximum(capacity.sum(axis=0).astype(np.float64), 1.0)
     weight = [float((item.demand / total).max()) for item in items]
     order = sorted(range(len(items)), key=lambda index: -weight[index])
@@ -46,7 +46,7 @@ def _first_fit(capacity: Integers, items: Sequence[EqualItems]) -> list[Integers
 
 
 def _exact(free: Integers, items: Sequence[EqualItems]) -> list[Integers] | None:
-    """Solve a feasibility program and check its result in integers."""
+    """Solve a feasibility program, and check its result without rounding errors."""
     program = LinearProgram()
     columns = []
     for item in items:
@@ -85,9 +85,10 @@ class Incumbent:
         self._schedules: tuple[Schedule | None, ...] = ()
 
     def offer(self, workers: Integers) -> set[int]:
-        """Try totals; return the slots in which they can't be packed.
+        """Try workers of shape (jobs, slots); return the slots in which they can't be packed.
 
-        Then jobs are placed by utility per work, each as planned or else as early as possible.
+        If there are such slots, jobs are placed one by one, by utility per work. Each is placed as
+        planned, or else as early as possible.
         """
         problem = self._problem
         entries: dict[int, list[tuple[int, int, int, int]]] = {}
@@ -153,7 +154,7 @@ class Incumbent:
             self.utility, self._schedules = total, tuple(schedules)
 
     def solution(self, bound: float, optimal: bool, nodes: int) -> OfflineSolution:
-        """Return the best schedules with their bound."""
+        """Return the best schedules, with a bound on the optimum."""
         if not self._schedules:
             self._schedules, self.utility = (None,) * len(self._problem.requests), 0.0
         bound = max(bound, self.utility)
@@ -176,7 +177,10 @@ def _add_entries(
 def _fit_in(
     problem: Problem, free: Integers, owner: int, wanted: Integers | None
 ) -> list[tuple[int, list[EqualItems], list[Integers]]] | None:
-    """Fit one job into free capacity: as planned, or as early and with as many workers as fit."""
+    """Fit one job into free capacity, None if it doesn't fit.
+
+    It gets the ``wanted`` workers of each slot; None: as many as fit, as early as possible.
+    """
     request = problem.requests[owner]
     job, remaining = request.job, request.required
     fitted = []
@@ -197,7 +201,7 @@ def _fit_in(
 
 
 def _truncate_at_completion(request: JobRequest, schedule: Schedule) -> tuple[float, Schedule]:
-    """Cut a schedule when the work is done; return utility and schedule, 0 and empty if not."""
+    """Cut a schedule at completion; return its utility and itself, or 0 and an empty one."""
     progress = 0
     workers, _, _ = schedule.totals()
     for slot, count in zip(schedule.active_slots.tolist(), workers.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""The program of problem (1): totals of slots, their servers, and inequalities for them."""
+"""The integer program of problem (1): a job's totals in each slot, and inequalities for them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from shadowprice.policies.offline.problem import EqualItems, JobRequest, Problem
 from shadowprice.policies.placements import fit_counts
 
 PRECISION: Final = 1000
-"""Weights of an inequality are multiples of 1/PRECISION, so that it is exactly valid."""
+"""Weights, at most 1, are rounded to integer multiples of 1/PRECISION, so that limits are exact."""
 
-MAX_NODES: Final = 200_000
+MAX_NODES: Final = 200_000  # of the search for one best pattern
 
 MIN_VIOLATION_SHARE: Final = 0.5
-"""A valid inequality is added if it has this share of the violation of the relaxed one."""
+"""An inequality with rounded weights is used if it keeps this share of the violation."""
 
 MAX_COUNT: Final = 1 << 20
-"""Count for a server that carries any number of an item; no job has this many workers."""
+"""Number for a server that carries any number of an item; no job has this many workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """``weights . totals <= limit`` over the items of a pool."""
+    """A valid inequality: ``weights . totals <= limit`` over the items of a pool."""
 
     weights: Integers
     limit: int
 
     def terms(self, by_item: Iterable[Terms]) -> Terms:
-        """Return the left side, given each item as a sum of columns."""
+        """Return the left side; ``by_item`` has each item's total as a sum of columns."""
         return [
             (column, count * int(weight))
             for weight, terms in zip(self.weights, by_item, strict=True)
@@ -48,18 +48,16 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class _EqualServers:
-    """Equal servers: the demands of items, the capacity of one, its maximum of each item."""
-
-    demand: Integers
-    capacity: Integers
-    most: Integers
-    count: int
+    demand: Integers  # of each item, shape (items, limited resources)
+    capacity: Integers  # of one server
+    max_counts: Integers  # maximum number of each item on one server
+    count: int  # number of servers
 
     def best(self, weights: Integers) -> tuple[Integers, int, int]:
-        """Return a pattern, its weight, and an upper bound on the weight of every pattern."""
+        """Return a heavy pattern, its weight, and an upper bound of every pattern's weight."""
         pattern = np.zeros(len(weights), dtype=np.int64)
         value, bound = best_pattern(
-            weights, self.demand, self.capacity, self.most, MAX_NODES, pattern
+            weights, self.demand, self.capacity, self.max_counts, MAX_NODES, pattern
         )
         return pattern, value, bound
 
@@ -67,13 +65,13 @@ class _EqualServers:
 class CutPool:
     """Items that share servers, and the inequalities found for them.
 
-    For any weights ``w >= 0``
+    A *pattern* is the number of each item on one server. For any weights ``w >= 0``,
 
-        w . totals <= largest w . pattern that the servers carry,
+        w . totals <= sum over servers of the largest w . pattern.
 
-    and these inequalities alone define the convex hull of the feasible totals. Given totals, the
-    most violated inequality is found by row generation over patterns. An inequality holds in every
-    slot with the same servers. A pool has the items of one role, or of both if a server may carry
+    These inequalities define the convex hull of the feasible totals. Given totals, the most
+    violated inequality is found by row generation over patterns. An inequality holds in every slot
+    with the same servers. A pool has the items of one role, or of both roles if a server may carry
     both.
     """
 
@@ -82,7 +80,7 @@ class CutPool:
         self.cuts: list[Cut] = []
         self._sources = sources
         self._patterns: list[list[Integers]] = [[] for _ in sources]
-        # The most violated inequality: w . totals - sum of count * top, with w . pattern <= top.
+        # Maximise w . totals - sum of count * top; top >= w . pattern for all known patterns.
         program = LinearProgram()
         self._weights = [program.column(upper=1.0, integer=False) for _ in items]
         self._tops = [
@@ -91,7 +89,7 @@ class CutPool:
         self._program = IncrementalProgram(program, Deadline.never(), relaxed=True)
 
     def separate(self, totals: Floats, tolerance: float = 1e-4) -> Cut | None:
-        """Return an inequality that totals violate; None if they are in the convex hull."""
+        """Return a new inequality that totals violate, None if they are in the convex hull."""
         if not self._sources or float(totals.max(initial=0.0)) <= tolerance:
             return None
         best: Cut | None = None
@@ -102,7 +100,7 @@ class CutPool:
                 return best
             weights, tops = result.values[self._weights], result.values[self._tops]
             integers = np.rint(weights * PRECISION).astype(np.int64)
-            limit, found_pattern = 0, False
+            limit, has_new_pattern = 0, False
             for index, source in enumerate(self._sources):
                 pattern, value, bound = source.best(integers)
                 limit += source.count * bound
@@ -110,11 +108,11 @@ class CutPool:
                     np.array_equal(pattern, known) for known in self._patterns[index]
                 ):
                     self._add_pattern(index, pattern)
-                    found_pattern = True
+                    has_new_pattern = True
             excess = float(integers @ totals) - limit
             if excess > tolerance * PRECISION:
                 best = Cut(integers, limit)
-            if not found_pattern or excess > PRECISION * max(
+            if not has_new_pattern or excess > PRECISION * max(
                 tolerance, MIN_VIOLATION_SHARE * result.objective
             ):
                 if best is not None:
@@ -129,7 +127,7 @@ class CutPool:
 
 
 def pools(problem: Problem, slot: int) -> list[CutPool]:
-    """Return the pools of a slot: one per role, or one for both."""
+    """Return the pools of a slot: one for each role, or one if a server may carry both roles."""
     items = [
         item
         for index, request in enumerate(problem.requests)
@@ -137,12 +135,12 @@ def pools(problem: Problem, slot: int) -> list[CutPool]:
         for item in problem.items(index, 1, ps=1)
     ]
     workers, ps = ([item for item in items if item.is_worker is kind] for kind in (True, False))
-    groups = [workers, ps] if problem.separate else [workers + ps]
+    groups = [workers, ps] if problem.has_separate_roles else [workers + ps]
     return [CutPool(group, _equal_servers(problem.free[slot], group)) for group in groups if group]
 
 
 def _equal_servers(free: Integers, items: list[EqualItems]) -> list[_EqualServers]:
-    """Return the servers that may carry any of the items, by capacity and role."""
+    """Group the servers that may carry any item by capacity and role."""
     limited = (free < UNLIMITED).all(axis=0)
     limits = np.array([item.fit_counts(free) for item in items]).T
     limits = np.minimum(limits, MAX_COUNT)
@@ -164,18 +162,18 @@ def _equal_servers(free: Integers, items: list[EqualItems]) -> list[_EqualServer
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """A job's workers and parameter servers in one slot, as sums of columns."""
+    """A job's workers, parameter servers and progress in one slot, as sums of columns."""
 
     workers: Terms
     ps: Terms
-    gains: Terms
+    gains: Terms  # progress
     maximum: int  # upper limit of the sum of the columns of `workers`
 
 
 def add_totals(
     program: LinearProgram, problem: Problem, slot: int, request: JobRequest
 ) -> Totals | None:
-    """Add columns for the totals of a job in a slot; None if it can't run there even alone."""
+    """Add columns for the totals of a job in a slot; return None if it can't run even alone."""
     job, free = request.job, problem.free[slot]
     workers = int(fit_counts(free, job.worker, problem.hosts_workers).sum())
     ps = 0 if job.ps is None else int(fit_counts(free, job.ps, problem.hosts_ps).sum())
@@ -186,7 +184,7 @@ def add_totals(
 def _add_number(
     program: LinearProgram, request: JobRequest, workers: int, ps: int
 ) -> Totals | None:
-    """Add one integer for the workers and one for the parameter servers."""
+    """Add integers for workers and PS of a job whose progress is proportional to workers."""
     job = request.job
     maximum = min(job.max_workers, request.required, workers)
     if job.ps is not None:
@@ -196,7 +194,7 @@ def _add_number(
     n = program.column(upper=maximum)
     if job.ps is None:
         return Totals([(n, 1)], [], [(n, 1)], maximum)
-    # (6): z B >= n b; (7) follows, as b <= B. Its integral points (z, n) lie below the rows.
+    # (6): z B >= n b; (7) follows, because b <= B. The rows are the hull of its integer points.
     z = program.column(upper=job.ps_needed(maximum))
     corners = _upper_hull(
         [
@@ -206,13 +204,13 @@ def _add_number(
     )
     for (z0, n0), (z1, n1) in pairwise(corners):
         program.limit([(n, z1 - z0), (z, n0 - n1)], (z1 - z0) * n0 - (n1 - n0) * z0)
-    if len(corners) <= job.ps_needed(maximum):  # an integral point below the rows breaks (6)
+    if len(corners) <= job.ps_needed(maximum):  # an integer point of the hull breaks (6)
         program.row([(z, 1.0), (n, -job.worker_bandwidth / job.ps_bandwidth)], lower=0)
     return Totals([(n, 1)], [(z, 1)], [(n, 1)], maximum)
 
 
 def _upper_hull(points: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the corners of the least concave function above points of ascending x."""
+    """Return the corners of the smallest concave function above points, which have ascending x."""
     corners: list[tuple[int, int]] = []
     for x, y in points:
         while len(corners) > 1:
@@ -227,7 +225,7 @@ def _upper_hull(points: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def _add_choices(
     program: LinearProgram, request: JobRequest, workers: int, ps: int
 ) -> Totals | None:
-    """Add a binary for every allowed number of workers, of which at most one may be 1."""
+    """Add a binary variable for every allowed number of workers; at most one may be 1."""
     job = request.job
     totals = Totals([], [], [], 1)
     for count, needed, gain in zip(
@@ -246,7 +244,7 @@ def _add_choices(
 def add_servers(
     program: LinearProgram, problem: Problem, slot: int, users: Iterable[tuple[int, Totals]]
 ) -> None:
-    """Place totals on the servers of a slot, one by one: (4) and (5)."""
+    """Add columns and rows that place a slot's totals on its servers: (4) and (5)."""
     free = problem.free[slot]
     on_server: dict[tuple[int, int], Terms] = {}
     for index, totals in users:
@@ -268,7 +266,7 @@ def add_servers(
 
 
 MAX_COEFFICIENT_BITS: Final = 10
-"""Bits to which the coefficients of progress rows are scaled down.
+"""Maximum bits of the coefficients of progress rows, which are scaled down to it.
 
 Progress counts in millionths of a mini-batch. With coefficients of 10^10 and 1, the solver has
 reported bounded programs as unbounded.
@@ -276,12 +274,12 @@ reported bounded programs as unbounded.
 
 
 class SlotKnowledge:
-    """Inequalities by slot, and the slots that are modelled server by server."""
+    """What the search has learnt about slots: inequalities, and where they don't suffice."""
 
     def __init__(self, problem: Problem) -> None:
-        self.by_server: set[int] = set()
+        self.by_server: set[int] = set()  # slots that are modelled server by server
         by_capacity: dict[bytes, list[CutPool]] = {}
-        self.pools: list[list[CutPool]] = []
+        self.pools: list[list[CutPool]] = []  # by slot; slots with equal free capacity share them
         for slot in range(problem.slots):
             key = problem.free[slot].tobytes()
             if key not in by_capacity:
@@ -290,10 +288,10 @@ class SlotKnowledge:
 
 
 class Model:
-    """The program, with some slots modelled server by server.
+    """The program, with the slots of ``known.by_server`` modelled server by server.
 
-    With ``must_complete``, every job with completion slots has to complete; each has one such slot
-    then.
+    With ``must_complete``, every job that has completion slots must complete. Each such job then
+    has a single completion slot.
     """
 
     def __init__(
@@ -301,9 +299,9 @@ class Model:
     ) -> None:
         self.program = LinearProgram()
         self.completed: dict[int, dict[int, int]] = {}  # by job, the column of each completion slot
-        self.completion_rows: dict[int, int] = {}  # by job, the row of the sum of these columns
+        self.completion_rows: dict[int, int] = {}  # by job, the row of their sum, at most 1
         self._problem = problem
-        self._totals: dict[tuple[int, int], Totals] = {}
+        self._totals: dict[tuple[int, int], Totals] = {}  # by job and slot
         by_slot: dict[int, list[tuple[int, Totals]]] = {}
         for index, request in enumerate(problem.requests):
             if request.completions:
@@ -327,7 +325,7 @@ class Model:
         return counts
 
     def items(self, pool: CutPool, slot: int, values: Floats) -> Floats:
-        """Return the number of each item of a pool in a slot."""
+        """Return the total of each item of a pool in a slot."""
         return np.array(
             [sum(count * values[c] for c, count in terms) for terms in self._by_item(pool, slot)]
         )
@@ -337,7 +335,7 @@ class Model:
         return cut.terms(self._by_item(pool, slot))
 
     def add_cuts(self, known: SlotKnowledge) -> None:
-        """Add all known inequalities to all slots."""
+        """Add all known inequalities, each in every slot of its pool."""
         for slot, slot_pools in enumerate(known.pools):
             for pool in slot_pools:
                 for cut in pool.cuts:
@@ -358,10 +356,11 @@ class Model:
             weighted(completed.values()), lower=float(must_complete), upper=1
         )
         gained: Terms = []
-        progress: dict[int, int] = {}
+        progress: dict[int, int] = {}  # number of terms of ``gained`` up to each slot
         for slot in range(request.first, max(completed) + 1):
             totals = add_totals(program, self._problem, slot, request)
             if totals is not None:
+                # Workers only run if the job completes in this slot or later.
                 later = [column for completion, column in completed.items() if completion >= slot]
                 columns = [column for column, _ in totals.workers]
                 program.row([*weighted(columns), *weighted(later, -totals.maximum)], upper=0)
@@ -383,7 +382,7 @@ class Model:
             program.row([*prefix, *weighted(before, -required * scale)], lower=0)
 
     def _order_equal_slots(self, by_slot: dict[int, list[tuple[int, Totals]]]) -> None:
-        """Order equal slots, which can be exchanged: a job's workers don't increase."""
+        """Remove symmetry: in equal neighbouring slots, one job's workers don't increase."""
         free = self._problem.free
         for slot, following in pairwise(sorted(by_slot)):
             users, later = dict(by_slot[slot]), dict(by_slot[following])
@@ -393,10 +392,10 @@ class Model:
                 self.program.limit(terms + later[job].workers, 0)
 
     def _limit_pools(self, slot: int, users: list[tuple[int, Totals]]) -> None:
-        """Limit a slot's demands by the total capacity of the servers that may carry them."""
+        """Limit a slot's total demand by the capacity of all servers that may carry it."""
         problem = self._problem
         members = [(problem.hosts_workers, True, False), (problem.hosts_ps, False, True)]
-        if not problem.separate:
+        if not problem.has_separate_roles:
             members.append((problem.hosts_workers | problem.hosts_ps, True, True))
         for hosts, with_workers, with_ps in members:
             free = problem.free[slot][hosts]

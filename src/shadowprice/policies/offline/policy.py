@@ -48,9 +48,9 @@ LOST_AND_NOT_WORTH_IT: Final = Refusal(
 )
 
 _MAX_FRUITLESS_SLOTS: Final = 16
-"""Slots for which a started job is kept although its plans make no progress.
+"""Slots for which a started job is kept although restarts take all progress of its plans.
 
-That many for its start, and for each slot's worth of progress that it has made.
+It is kept that long once, and again for every slot of progress at full speed that it has made.
 """
 
 
@@ -65,12 +65,12 @@ class Optimum:
 
     def __init__(self, context: PolicyContext, parameters: OptimumParameters) -> None:
         self._parameters = parameters
-        # Problem (1) can't express copies of tasks; the engine refuses bags of tasks.
+        # The engine refuses bags, because problem (1) can't express copies of tasks.
         self._jobs = {job.name: job for job in context.known_jobs or () if job.bag is None}
         self._until = context.until
         self._window = context.cluster.horizon
         self._plans: dict[str, Schedule | None] = {}
-        self._answered: set[str] = set()
+        self._answered: set[str] = set()  # jobs that have arrived
         self.solution: OfflineSolution | None = None
         if self._jobs:
             jobs = list(self._jobs.values())
@@ -83,11 +83,11 @@ class Optimum:
             self._window = max(self._window, *spans)
             problem = full_problem(context.cluster, jobs, context.until)
             self.solution = self._solve(problem)
-        # A plan may start late, because slots of equal utility are equivalent.
+        # A plan may start late without a loss, if later slots have the same utility.
         self.capabilities = replace(self.capabilities, window=self._window, patience=self._window)
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force, and the bound and gap that the solver proved."""
+        """Return all parameters with their values, and what the solver proved."""
         values: dict[str, object] = self._parameters.model_dump()
         if self.solution is not None:
             values |= {
@@ -101,8 +101,7 @@ class Optimum:
     def resume(self, view: View) -> None:
         """Take over revisions of open jobs.
 
-        Existing plans don't change. Future jobs are replanned by the event that reports the change,
-        before any of them arrives.
+        Plans don't change here. The event of the change follows, and replans future jobs.
         """
         for name, state in view.open_jobs.items():
             if name in self._jobs:
@@ -128,7 +127,7 @@ class Optimum:
                 | events.CapacityChanged()
                 | events.JobRevised()
             ):
-                # The free capacity differs from the planned one: replan future jobs.
+                # Future jobs were planned on other free capacity.
                 yield from self._replan(view, (), LOST_AND_NOT_WORTH_IT)
 
     def _answer(self, job: Job, otherwise: Refusal) -> Decision:
@@ -177,7 +176,7 @@ class Optimum:
             yield decision
 
     def _ends(self, view: View, jobs: Sequence[Job]) -> list[int]:
-        """Return the first slot that each job can't use, or that is useless for it."""
+        """Return the slot from which each job can't use slots, or has no use for them."""
         ledger = view.ledger
         cluster = replace(view.cluster, capacity=ledger.capacity)
         reserved = np.flatnonzero(ledger.used.any(axis=(1, 2)))
@@ -200,7 +199,7 @@ class Optimum:
 
 
 def _remaining_work(view: View, name: str) -> int | None:
-    """Return the remaining work of an open job including a restart; None for a future job."""
+    """Return an open job's remaining work plus that of a restart, None for a future job."""
     state = view.open_jobs.get(name)
     if state is None:
         return None
@@ -209,7 +208,7 @@ def _remaining_work(view: View, name: str) -> int | None:
 
 
 def _refuse_fruitless(view: View, state: JobState) -> Refusal | None:
-    """Return why a job whose plan makes no progress is abandoned; None if it may continue."""
+    """Return why a job whose plan makes no progress is dropped, None if it may continue."""
     elapsed = 0 if state.started is None else view.slot - state.started
     if elapsed <= _MAX_FRUITLESS_SLOTS * (1 + state.progress / int(state.job.gains.max())):
         return None

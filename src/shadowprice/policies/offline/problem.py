@@ -1,4 +1,4 @@
-"""Problem (1) of OASiS over a set of jobs: its input and its solution."""
+"""Input and solution of OASiS's problem (1): schedules of known jobs with maximum utility."""
 
 from __future__ import annotations
 
@@ -28,32 +28,34 @@ class EqualItems:
     hosts: Flags  # servers that may carry them
 
     def fit_counts(self, free: Integers) -> Integers:
-        """Return how many of the items fit into the free capacity of each server alone."""
+        """Return how many of the items fit on each server, if nothing else is added."""
         return fit_counts(free, self.demand, self.hosts)
 
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job, or its remaining work; slots are relative to the problem's first."""
+    """A job, or its remaining work. Slots count from the problem's first slot."""
 
     job: Job
-    required: int  # progress units still to make
-    first: int
+    required: int  # remaining progress units
+    first: int  # first slot in which the job can run
     completions: tuple[tuple[int, float], ...]
-    """Completion slots with a positive utility, ascending, each with its utility. Of slots with
-    equal utility only the latest is listed, because completing earlier is allowed."""
+    """Completion slots with their positive utilities, ascending. Of slots with equal utility, only
+    the latest is listed, because a job may complete earlier."""
 
     @cached_property
     def linear(self) -> bool:
-        """Whether n workers gain n, for every n from 1 up, and (6) alone sets the PS."""
+        """Whether n workers make n units of progress, and (6) determines the number of PS."""
         job = self.job
         counts = np.arange(1, len(job.worker_counts) + 1)
-        b, capital = job.worker_bandwidth, job.ps_bandwidth
+        worker_bandwidth, ps_bandwidth = job.worker_bandwidth, job.ps_bandwidth
         if not np.array_equal(job.worker_counts, counts) or not np.array_equal(job.gains, counts):
             return False
         if job.ps is None:
             return True
-        return bool(b and capital) and np.array_equal(job.ps_counts, -(-counts * b // capital))
+        if not worker_bandwidth or not ps_bandwidth:
+            return False
+        return np.array_equal(job.ps_counts, -(-counts * worker_bandwidth // ps_bandwidth))
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,13 @@ class Problem:
     """Jobs that compete for servers over a range of slots."""
 
     requests: tuple[JobRequest, ...]
-    free: Integers  # in each slot, shape (slots, servers, resources)
-    start: int
+    free: Integers  # free capacity, shape (slots, servers, resources)
+    start: int  # number of the first slot
     hosts_workers: Flags
     hosts_ps: Flags
 
     def __post_init__(self) -> None:
-        # A server without free capacity in any slot is lost: even zero demands can't use it.
+        # A server without free capacity in all slots is lost. Even a demand of 0 can't use it.
         available = (self.free != 0).any(axis=(0, 2))
         object.__setattr__(self, "hosts_workers", self.hosts_workers & available)
         object.__setattr__(self, "hosts_ps", self.hosts_ps & available)
@@ -78,12 +80,12 @@ class Problem:
         return len(self.free)
 
     @property
-    def separate(self) -> bool:
+    def has_separate_roles(self) -> bool:
         """Whether no server carries both workers and parameter servers."""
         return not bool((self.hosts_workers & self.hosts_ps).any())
 
     def items(self, owner: int, workers: int, ps: int | None = None) -> list[EqualItems]:
-        """Return the items of a job with this number of workers, and the PS that they need."""
+        """Return the items of a job with some workers, and the PS that they need or ``ps`` PS."""
         job = self.requests[owner].job
         items = [EqualItems(owner, True, workers, job.worker, self.hosts_workers)]
         ps = job.ps_needed(workers) if ps is None else ps
@@ -126,9 +128,10 @@ def utility_end_slots(
     begin: int = 0,
     remaining: Sequence[int | None] | None = None,
 ) -> list[int]:
-    """Return the first useless slot of each job: T, the end of its utility, or `finish_bound`.
+    """Return the slot from which each job has no use for slots.
 
-    All servers are free from ``begin`` on. ``remaining`` are progress units; None for all.
+    It is the earliest of T, the end of its utility, and `finish_bound`. All servers are free from
+    ``begin`` on. ``remaining`` are the jobs' progress units; None for all of a job's.
     """
     done = finish_bound(cluster, jobs, begin=begin, remaining=remaining)
     ends = []
@@ -146,13 +149,13 @@ def finish_bound(
     begin: int = 0,
     remaining: Sequence[int | None] | None = None,
 ) -> int:
-    """Return a slot by which some best solution of problem (1) without T has ended.
+    """Return a slot by which some optimal solution of problem (1) without T has ended.
 
-    By that slot all work is done if the jobs run one after the other once all have arrived, each
-    alone at its greatest speed. Proof: order the jobs of a best solution by completion. Let c(k) be
-    the completion slot of the k-th job, and s(k) its completion slot if the jobs run one after the
+    It is the end of a run of all jobs one after the other, each alone at its maximum speed, from
+    the last arrival on. Proof: order the jobs of an optimal solution by completion. Let c(k) be the
+    completion slot of the k-th job, and s(k) its completion slot if the jobs run one after the
     other. Keep all jobs up to the last k with c(k) <= s(k), and run the others one after the other
-    from there. Each of these completes by its s < c, and utilities don't increase.
+    from there. Each of these completes by its s < c, which loses nothing, as utilities never rise.
 
     The parameters are those of `utility_end_slots`.
     """
@@ -162,8 +165,8 @@ def finish_bound(
     for job, required in zip(jobs, remaining or [None] * len(jobs), strict=True):
         gain = alone.gain(job)
         if not gain and not exact:
-            # It may still fit on servers that carry both kinds. It then runs at least with the
-            # smallest number of workers that makes progress.
+            # `gain` is only a lower bound, so the job may still fit. Its speed is then at least
+            # that of the slowest useful number of workers.
             useful = job.gains[job.gains > 0]
             gain = int(useful.min()) if len(useful) else 0
         if gain:
@@ -172,8 +175,9 @@ def finish_bound(
 
 
 def build_request(job: Job, start: int, end: int, required: int | None = None) -> JobRequest:
-    """Build a job's request to a problem that begins in ``start``; it may run before ``end``.
+    """Build the request of a job that may run in slots ``[start, end)``.
 
+    ``start`` is the first slot of the problem; ``required`` is None for all of the job's work.
     Raises `InputError` if the job has two rates, which problem (1) can't express.
     """
     if job.two_rates:

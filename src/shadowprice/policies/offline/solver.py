@@ -1,21 +1,21 @@
 """Exact solver of the offline optimum of OASiS's problem (1).
 
-The program decides totals: ``x[i, c] = 1`` if job i completes by slot c, and ``n[i, t]`` workers of
+The variables are totals: ``x[i, c] = 1`` if job i completes by slot c, and ``n[i, t]`` workers of
 job i in slot t. Two families of rows replace the completion constraint (8), for all slots t and c:
 
-    n[i, t] <= most workers * sum of x[i, c] over c >= t         (nothing runs after completion)
+    n[i, t] <= maximum workers * sum of x[i, c] over c >= t      (nothing runs after completion)
     sum of gains over slots up to c >= required * sum of x[i, c'] over c' <= c
 
-The second holds for every prefix, which tightens the relaxation. At first a slot's servers are one
-pool: for each resource the sum of demands may not exceed the sum of capacities. The inequalities of
-`CutPool` add that servers are integral, and those of `add_totals` that the parameter
-servers of a job are. Equal servers introduce no symmetry.
+The second holds for every prefix of slots, which tightens the relaxation. At first, a slot's
+servers are one pool: the total demand for each resource is at most the total capacity. Inequalities
+of `CutPool` express that a process can't be split over servers. Those of `add_totals` express that
+numbers of parameter servers are integers. Without servers in the program, equal servers cause no
+symmetry.
 
-Only the completion slots are branched on (`CompletionSearch`). Numbers of workers follow by a small
-program once all completion slots are fixed; it orders equal slots, which can be exchanged. If its
-numbers can't be packed (checked exactly), more inequalities exclude them; if numbers inside the
-hull can't be packed, their slot is modelled server by server. So the search terminates, and its
-result is optimal.
+The search only branches on completion slots (`CompletionSearch`). If all of them are fixed, a small
+program finds numbers of workers. If these can't be packed on servers (checked exactly), more
+inequalities exclude them. If no inequality does, because they are in the convex hull, their slot is
+modelled server by server. So the search terminates, and its result is optimal.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from shadowprice.policies.offline.model import Model, SlotKnowledge
 from shadowprice.policies.offline.problem import OfflineSolution, Problem
 
 INTEGRALITY_TOLERANCE: Final = 1e-6
-"""Distance from an integer below which a share of a completion counts as integral."""
+"""Maximum distance from 0 or 1 at which a job completes not at all, or entirely."""
 
 DELAY_SHARE: Final = 0.25
-"""Share of the utility above the best known by which completions are delayed before a trial."""
+"""Share of the utility above the best known one that delays of completions may cost."""
 
 VIOLATED: Final = 1e-4
-"""Excess over the limit of an inequality per its largest weight, above which it is added."""
+"""Minimum excess over an inequality's limit, per its largest weight, at which it is added."""
 
 
 def solve(
     problem: Problem, *, time_limit: float = INFINITY, clock: Clock = Clock.WALL, gap: float = 1e-6
 ) -> OfflineSolution:
-    """Solve problem (1) until the relative ``gap`` to the bound, or the time limit in seconds."""
+    """Solve problem (1) to a relative ``gap``, or until ``time_limit`` seconds of the clock."""
     deadline = Deadline.after(time_limit, clock)
     best = Incumbent(problem)
     if not any(request.completions for request in problem.requests):
@@ -62,9 +62,9 @@ def solve(
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Completion slots that a job may have: later than one, up to another.
+    """Completion slots that a node allows a job: later than ``after``, up to ``by``.
 
-    ``must`` is set if the job has to complete.
+    With ``must``, the job has to complete.
     """
 
     after: int
@@ -79,12 +79,12 @@ class CompletionSearch:
     """Search for the completion slots of all jobs.
 
     It ends when utility and bound differ by at most the relative ``gap``, or at the deadline. A
-    node allows each job a range of completion slots. Its bound is the relaxation's, which starts
-    from the basis of the node before and keeps every inequality. If a relaxation completes a job
-    partly by slot c, one child completes it by c, and the other later or never. If every job is
-    completed entirely or not at all, a program searches numbers of workers that do so, or that do
-    so somewhat later (`_delay`). If there are none, a row excludes that all these jobs complete by
-    these slots.
+    node allows each job a range of completion slots. Its bound is that of the relaxation, which
+    starts from the last node's basis and keeps all inequalities. If the relaxation completes a job
+    partly by slot c, one child completes it by c, the other later or never. If the relaxation
+    completes every job entirely or not at all, a program searches numbers of workers that complete
+    the jobs by these slots, somewhat delayed (`_delay`). If there are none, a row excludes that all
+    these jobs complete by these slots.
     """
 
     def __init__(self, problem: Problem, best: Incumbent, deadline: Deadline, gap: float) -> None:
@@ -96,7 +96,7 @@ class CompletionSearch:
         self._known = SlotKnowledge(problem)
         self._model = Model(problem, self._known)
         self._relaxation = IncrementalProgram(self._model.program, deadline, relaxed=True)
-        self._added: set[tuple[int, int, int]] = set()
+        self._added: set[tuple[int, int, int]] = set()  # inequalities: (slot, pool, cut)
         self._jobs = tuple(self._model.completed)
         everything = _Window(-1, problem.slots, must=False)
         self._windows: _Windows = (everything,) * len(self._jobs)
@@ -104,9 +104,10 @@ class CompletionSearch:
         """Largest bound of nodes that were closed without a solution that attains it."""
 
     def run(self) -> float:
-        """Search; return an upper bound on every solution, which is the best one's if proved."""
+        """Search; return an upper bound of all solutions: the best utility if that is proved."""
         bound = self._search_root()
         waiting: list[tuple[float, int, _Windows]] = [(-bound, 0, self._windows)]
+        # Depth first along the likelier child, else the node with the largest bound.
         dive: list[tuple[float, _Windows]] = []
         pushed = 0
         while (waiting or dive) and not self._deadline.passed:
@@ -135,7 +136,7 @@ class CompletionSearch:
         return self._best.utility >= bound - self._gap * abs(bound) - 1e-7
 
     def _explore(self, windows: _Windows, bound: float) -> tuple[float, list[_Windows]] | None:
-        """Solve a node; return its bound and children (itself if time is up), or None."""
+        """Solve a node; return its bound and children (itself if time is up), None without any."""
         self._enter(windows)
         while True:
             result = self._relaxation.solve()
@@ -157,7 +158,7 @@ class CompletionSearch:
             if self._is_impossible(completions):
                 self._exclude(completions)
             elif self._best.utility <= utility and not self._deadline.passed:
-                self._close(bound)
+                self._close(bound)  # neither decided nor improved: only the bound remains
                 return None
             if self._deadline.passed:
                 return bound, [windows]
@@ -180,7 +181,7 @@ class CompletionSearch:
         self._windows = windows
 
     def _branch(self, windows: _Windows, values: Floats) -> list[_Windows]:
-        """Split at the job and slot with the most utility in doubt; empty if there is no doubt."""
+        """Return two children at the most uncertain completion, the likelier one first, or none."""
         best, chosen = INTEGRALITY_TOLERANCE, None
         for position, job in enumerate(self._jobs):
             utility = self._problem.requests[job].completions[0][1]
@@ -200,7 +201,7 @@ class CompletionSearch:
         return [(*windows[:position], half, *windows[position + 1 :]) for half in halves]
 
     def _search_root(self) -> float:
-        """Add the inequalities that the relaxation violates; return an upper bound."""
+        """Tighten the first relaxation by violated inequalities; return its upper bound."""
         requests = self._problem.requests
         bound = float(sum(job.completions[0][1] for job in requests if job.completions))
         while True:
@@ -212,15 +213,15 @@ class CompletionSearch:
                 return bound
 
     def _separate(self, values: Floats) -> bool:
-        """Add inequalities that a relaxation violates; return whether there are any."""
+        """Add inequalities that the relaxation violates; return whether there are any."""
         violated = False
         for slot, pools in enumerate(self._known.pools):
-            for place, pool in enumerate(pools):
+            for pool_index, pool in enumerate(pools):
                 items = self._model.items(pool, slot, values)
                 cuts = [
                     index
                     for index, cut in enumerate(pool.cuts)
-                    if (slot, place, index) not in self._added
+                    if (slot, pool_index, index) not in self._added
                     and float(cut.weights @ items) > cut.limit + VIOLATED * float(cut.weights.max())
                 ]
                 if not cuts and pool.separate(items) is not None:
@@ -229,7 +230,7 @@ class CompletionSearch:
                     cut = pool.cuts[index]
                     terms = self._model.cut_terms(pool, cut, slot)
                     self._relaxation.limit(terms, cut.limit)
-                    self._added.add((slot, place, index))
+                    self._added.add((slot, pool_index, index))
                 violated |= bool(cuts)
         return violated
 
@@ -243,9 +244,10 @@ class CompletionSearch:
         }
 
     def _delay(self, completions: dict[int, int]) -> dict[int, int]:
-        """Delay completions, the least loss first; their utility remains above the best known.
+        """Delay completions, in order of loss, while their utility exceeds the best known one.
 
-        If the later slots are impossible, all earlier ones are excluded with them.
+        A trial of later slots is more likely to succeed. If it proves that they are impossible, all
+        earlier slots are excluded too.
         """
         delayed = dict(completions)
         utilities = {job: dict(self._problem.requests[job].completions) for job in delayed}
@@ -264,7 +266,7 @@ class CompletionSearch:
             spare -= loss
 
     def _is_impossible(self, completions: dict[int, int]) -> bool:
-        """Return whether none complete jobs by given slots, if proved; offer those that do."""
+        """Return whether these completions are proved impossible; offer schedules with them."""
         requests = tuple(
             replace(
                 request,
@@ -287,16 +289,15 @@ class CompletionSearch:
             if not unpacked:
                 return False
             if not self._tighten(model, result.values, unpacked):
-                fresh = unpacked - self._known.by_server
-                if not fresh:
-                    # These slots are modelled by server already: the solver's tolerances let it
-                    # overbook by a rounding error.
+                new_slots = unpacked - self._known.by_server
+                if not new_slots:
+                    # All are modelled by server, so only the solver's tolerances overbook them.
                     return False
-                self._known.by_server |= fresh
+                self._known.by_server |= new_slots
         return False
 
     def _tighten(self, model: Model, values: Floats, slots: set[int]) -> bool:
-        """Search inequalities that exclude totals; return whether there are any."""
+        """Search inequalities that exclude the totals of slots; return whether there are any."""
         violated = False
         for slot in sorted(slots):
             for pool in self._known.pools[slot]:
@@ -308,7 +309,6 @@ class CompletionSearch:
         return violated
 
     def _exclude(self, completions: dict[int, int]) -> None:
-        """Exclude that all these jobs complete by their slots."""
         columns = [
             column
             for job, completion in completions.items()

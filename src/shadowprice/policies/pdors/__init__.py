@@ -23,7 +23,7 @@ class PdorsParameters(PriceParameters):
     """Parameters of `pdors`."""
 
     def random_draws_text(self, jobs: Iterable[Job]) -> str:
-        """Return that plans are rounded at random; empty with another setting."""
+        """Describe the random rounding; empty with another ``placement``."""
         del jobs
         return "the rounding of plans" if self.placement == "randomised" else ""
 
@@ -82,23 +82,23 @@ class PdorsParameters(PriceParameters):
     @model_validator(mode="after")
     def _given(self) -> PdorsParameters:
         if self.fixed is not None:
-            raise ValueError("prices=fixed:FILE is for oasis; pdors prices its own way")
+            raise ValueError("prices=fixed:FILE is only for oasis")
         if self.prices == "given" and (self.L is None or self.U is None):
             raise ValueError("prices=given needs L and U.<resource>")
         if self.prices != "given" and (self.L is not None or self.U is not None):
-            raise ValueError("L and U are read with prices=given only; set that too")
+            raise ValueError("L and U are only read with prices=given; set it too")
         if self.L is not None and self.U is not None:
             check_lower_below_upper(self.L, self.U)
         return self
 
     @property
     def factor(self) -> float:
-        """G as the kernels take it: 0 for Theorem 2's."""
+        """G for the kernels; 0 lets them compute that of Theorem 2."""
         return 0.0 if self.gain == THEOREM else float(self.gain)
 
     @property
     def given(self) -> GivenPrices | None:
-        """The price constants that were given, None if none were."""
+        """The price constants that a user set, None without any."""
         if self.L is None or self.U is None:
             return None
         return GivenPrices(L=self.L, U=self.U)

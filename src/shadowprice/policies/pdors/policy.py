@@ -1,4 +1,4 @@
-"""PD-ORS's Algorithm 1 on one pool of servers, and the best schedule: Algorithms 2-4."""
+"""PD-ORS: Algorithm 1 on one pool of servers, and Algorithms 2-4, the best schedule of a job."""
 
 from __future__ import annotations
 
@@ -43,35 +43,35 @@ from shadowprice.policies.pricing.offers import (
 _NO_ROLE_MASKS = np.zeros((2, 0), dtype=np.bool_)
 """Empty masks, with which `slot_states` lets every machine host both roles."""
 
-_CLEAR_EXCESS: Final = 1e-6  # of cost over utility, relative: rounding errors can't explain it
+_CLEAR_EXCESS: Final = 1e-6  # relative excess of cost over utility, far above rounding errors
 
 METHODS = {"randomised": placement.RANDOMISED, "exact": placement.EXACT, "greedy": placement.GREEDY}
 
 
 @dataclass(frozen=True, eq=False)
 class SlotChoices:
-    """Cost of every number of workers in every distinct state of a window, at either rate.
+    """Costs of a job's choices by state of a slot; slots with equal reservations share a state.
 
-    A choice is an external placement of a number of workers, or one on a single machine.
+    A choice is a number of workers, either spread over machines (external) or on one (internal).
     """
 
-    state_of: Integers  # of each slot
-    slots: Slots  # prices and demands on each machine; a row per state
+    state_of: Integers  # state of each slot
+    slots: Slots  # prices and free capacity on each machine, a row per state; and the demands
     streams: NDArray[np.uint64]  # random stream of each state
     cost: Floats
-    """A row per state; columns are the external choices, then the internal ones. A choice that is
-    infeasible, or worse than another, costs inf."""
-    machine: Integers  # by state and internal choice
-    relaxed: Floats  # lower bounds by state and external choice, from the relaxation of (3.22)
+    """A row per state; columns are the external choices, then the internal ones. It is inf for a
+    choice that is infeasible or worse than another."""
+    machine: Integers  # machine by state and internal choice
+    relaxed: Floats  # lower bound of the cost by state and external choice: relaxation of (3.22)
     rounds: Integers
-    """Rounds of rounding by state and external choice, or a code for placements without rounding
-    (`kernels.slots.placement`)."""
+    """Tries of the rounding by state and external choice. Numbers below 1 are codes for
+    placements that weren't rounded (`kernels.slots.placement`)."""
 
 
 class PdorsPlanner(PricedPlanner):
     """Plans on one pool of servers that carry workers and parameter servers.
 
-    ``board`` covers all servers; ``seed`` seeds the rounding.
+    ``board`` has all servers. ``seed`` is that of the random rounding.
     """
 
     def __init__(
@@ -82,20 +82,20 @@ class PdorsPlanner(PricedPlanner):
         self.cluster = cluster
         self.parameters = parameters
         self.stream = np.uint64(mix(np.uint64(0), seed % 2**63))
-        # A resource that no server limits can't bind.
+        # Placements ignore resources that no server limits.
         self.limited = (cluster.capacity < UNLIMITED).any(axis=0)
         self.hosts = np.stack([cluster.hosts_workers, cluster.hosts_ps])
         self.distinct_capacities = np.unique(cluster.capacity[self.hosts.all(axis=0)], axis=0)
         self._worker_board: PriceBoard | None = None
 
     def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
-        """Return the priced job; ``remaining`` is in progress units."""
+        """Return the search for a job at current prices; ``remaining`` is in progress units."""
         if job.bag is not None:
             return PricedBag(self._board_for_workers(view.ledger), view, job, remaining)
         return PdorsPricedJob(self, view, job, remaining)
 
     def _board_for_workers(self, ledger: LedgerView) -> PriceBoard:
-        """Return a board of the servers that host workers, at the prices of all servers."""
+        """Return a board of only the servers that host workers, with the same price constants."""
         if self.hosts[0].all():
             return self.board
         if self._worker_board is None or self._worker_board.constants is not self.board.constants:
@@ -108,7 +108,7 @@ class PdorsPlanner(PricedPlanner):
 
 
 class PdorsPricedJob(PricedJob):
-    """A job on one pool."""
+    """Search for schedules of one job on one pool."""
 
     def __init__(self, planner: PdorsPlanner, view: View, job: Job, remaining: int) -> None:
         super().__init__(view, job, remaining)
@@ -118,9 +118,9 @@ class PdorsPricedJob(PricedJob):
 
     @cached_property
     def choices(self) -> SlotChoices:
-        """Cost of every number of workers in every usable slot: Algorithm 4.
+        """Cost of every choice in every usable slot: Algorithm 4.
 
-        Random draws depend only on the seed, the job's name and the slot.
+        Random draws only depend on the seed, the job's name and the slot.
         """
         job, view, planner, ps = self.job, self.view, self._planner, self._ps
         board = planner.board
@@ -131,8 +131,8 @@ class PdorsPricedJob(PricedJob):
             board.window(view.end - view.slot), demanded, board.pool.shares(job.worker),
             board.pool.shares(ps), hosts if roles else _NO_ROLE_MASKS,
         )  # fmt: skip
-        # The role columns limit where each kind fits: a worker takes 1 of the first, a PS 1 of the
-        # second.
+        # If roles restrict servers, two more columns stand for them: a worker takes 1 of the first,
+        # a PS 1 of the second, and a server has 0 of what it can't host.
         worker, server = (
             np.append(demand[demanded], [side == 0, side == 1] if roles else []).astype(np.int64)
             for side, demand in enumerate((job.worker, ps))
@@ -164,19 +164,19 @@ class PdorsPricedJob(PricedJob):
 
     @property
     def was_repaired(self) -> bool:
-        """Whether a placement was repaired or searched, not rounded; always unless randomised."""
+        """Whether a placement was repaired or searched instead of rounded."""
         return "choices" in vars(self) and bool((self.choices.rounds < placement.SKIPPED).any())
 
     @cached_property
     def _market(self) -> tuple[Floats, Integers, Integers]:
-        """Costs and gains of the choices that some slot offers, and each column's choice."""
+        """Costs by slot, and gains, of the choices that some slot offers; and these choices."""
         choices = self.choices
         usable = np.flatnonzero(np.isfinite(choices.cost).any(axis=0))
         gains = np.concatenate([self.job.gains, self.job.internal_gains])[usable]
         return choices.cost[:, usable][choices.state_of], gains, usable
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
-        """Return the offer of largest payoff; None if no schedule completes the work."""
+        """Return the offer with the largest payoff, None if no schedule completes the work."""
         job, now, end = self.job, self.view.slot, self.view.end
         work = self.remaining + more
         if self.max_gain() * (end - now) < work:
@@ -197,11 +197,11 @@ class PdorsPricedJob(PricedJob):
         )
 
     def prove_too_expensive(self) -> TooExpensiveProof | None:
-        """Return a bound if the work costs more than its utility even in the relaxed problem.
+        """Return a proof if the work costs more than its utility even in a relaxed problem.
 
         The relaxation places workers and parameter servers separately, each on the cheapest
-        machines with free capacity. That costs no more than any joint placement. On refused jobs it
-        takes a tenth of the time of a placement in every slot, and nearly always decides.
+        machines with free capacity. That costs no more than any joint placement. For refused jobs
+        it takes a tenth of the time of `best`, and nearly always suffices.
         """
         job, now, end = self.job, self.view.slot, self.view.end
         if self.max_gain() * (end - now) < self.remaining:
@@ -240,9 +240,9 @@ class PdorsPricedJob(PricedJob):
         return Schedule(*(np.ascontiguousarray(table[:, column]) for column in range(4)))
 
     def _place_choice(self, state: int, choice: int) -> list[tuple[int, int, int]]:
-        """Return (server, workers, PS) of one choice; external choices come first."""
+        """Return rows (server, workers, PS) of one choice in a state."""
         choices, counts = self.choices, self.job.worker_counts
-        if choice >= len(counts):
+        if choice >= len(counts):  # internal choices follow the external ones
             index = choice - len(counts)
             machine = int(choices.machine[state, index])
             return [(machine, int(counts[index]), int(self._colocated_ps[index]))]
@@ -255,7 +255,7 @@ class PdorsPricedJob(PricedJob):
         return [(int(server), int(workers[server]), int(ps[server])) for server in used]
 
     def max_gain(self) -> int:
-        """Return the maximum progress units that one slot can add in an empty cluster."""
+        """Return the maximum progress units of one slot in an empty cluster."""
         job, planner = self.job, self._planner
         max_gain = int(job.gains.max())
         if len(self._colocated_ps) and job.two_rates:
@@ -270,7 +270,7 @@ class PdorsPricedJob(PricedJob):
         return max_gain
 
     def find_bottleneck(self) -> ResourceBottleneck:
-        """Return the resource with the least free capacity for workers, PS, or both together."""
+        """Return the resource with the least free capacity for workers, PS, or both in one pool."""
         job, view = self.job, self.view
         slots = view.end - view.slot
         free = np.maximum(view.ledger.capacity - view.ledger.used[:slots], 0)
@@ -306,30 +306,29 @@ class PdorsPricedJob(PricedJob):
 
 
 def _colocated_ps_counts(job: Job, bandwidth: str) -> tuple[Integers, bool]:
-    """Return the PS for each worker count on one machine, and whether to spread externally.
+    """Return the PS of each worker count on one machine, and whether external choices must spread.
 
-    There are none if (3.5) forbids co-location. An external placement needs two machines if the
-    job would run at the internal rate on one, for which it has too few parameter servers.
+    There are no such counts if (3.5) forbids co-location. With ``literal``, an external choice has
+    too few PS for the internal rate, so it must use at least two machines.
     """
     external, offered = job.worker_bandwidth, job.ps_bandwidth
     internal = job.internal_bandwidth or external
     if bandwidth == "internal" or job.ps is None or not offered or internal <= external:
         return job.ps_counts, False
-    # ceil(w b_i / B) > w for every w, so (3.4) and (3.5) can't both hold.
-    if internal > offered:
+    if internal > offered:  # ceil(w b_i / B) > w for every w, so (3.4) and (3.5) can't both hold
         return np.zeros(0, dtype=np.int64), True
     counts = [-(-int(workers) * internal // offered) for workers in job.worker_counts]
     return np.array(counts, dtype=np.int64), True
 
 
 def build_pairs(job: Job) -> placement.Pairs:
-    """Return a job's numbers of workers with their numbers of PS, as kernels take them."""
-    # Copies, because a job's arrays are read-only and numba would compile the kernels again.
+    """Return a job's numbers of workers and of PS in the form of the kernels."""
+    # Copies, because numba would compile the kernels again for the job's read-only arrays.
     return placement.Pairs(job.worker_counts.copy(), job.ps_counts.copy())
 
 
 def _mean_fit_count(free: Amounts, hosts: Flags, demand: Amounts) -> Floats:
-    """Return how often a demand fits in a slot by each resource alone, averaged over slots."""
+    """Return how often a demand fits by each resource alone: the mean over slots."""
     room = np.full(len(demand), np.inf)
     demanded = demand > 0
     fits = free[:, hosts][:, :, demanded] // demand[demanded]
@@ -383,7 +382,8 @@ class Pdors(PricedAdmission):
     def _ratio_over_alpha(self) -> float:
         """Return 6 G / delta of Theorem 3, with the largest G of Theorem 2 (W_1 = 1).
 
-        Exact placements aren't rounded, so the factor is 2. For greedy ones nothing is proved.
+        Exact placements aren't rounded, so the factor is 2, as in OASiS. For greedy placements no
+        factor is proved.
         """
         if self._options.placement != "randomised":
             return 2.0 if self._options.placement == "exact" else math.inf
@@ -395,7 +395,7 @@ class Pdors(PricedAdmission):
         premises = super()._premises(jobs)
         if self._options.placement == "randomised":
             premises["gain_is_theorem_2"] = self._options.gain == THEOREM
-            # Theorem 2 bounds the cost of a rounding that succeeds.
+            # Theorem 2 only bounds the cost if the rounding succeeds.
             premises["no_placement_repaired"] = not self._was_repaired
         return premises
 
@@ -404,7 +404,7 @@ class Pdors(PricedAdmission):
             self._was_repaired |= quote.was_repaired
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return the parameters and the price constants."""
+        """Return the parameters and the present price constants."""
         (board,) = self._planner.boards
         record = board.constants.record(self._cluster.resources)
         return self._options.model_dump(exclude={"L", "U"}) | record

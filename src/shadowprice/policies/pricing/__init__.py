@@ -1,1 +1,1 @@
-"""Exponential resource prices, shared by the policies that post them."""
+"""Exponential resource prices, shared by the policies `oasis` and `pdors`."""

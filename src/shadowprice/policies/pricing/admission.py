@@ -1,4 +1,4 @@
-"""Algorithm 1 of OASiS and PD-ORS: admit jobs with a positive payoff, update the prices."""
+"""Algorithm 1 of OASiS and PD-ORS: admit jobs with a positive payoff, then update the prices."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.potential import planned_progress
-from shadowprice.core.quote import Quote as Answered
-from shadowprice.core.quote import QuoteAnswer
+from shadowprice.core.quote import Quote, QuoteAnswer
 from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
@@ -53,31 +52,31 @@ from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, fin
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 
 REFUSAL_MARGIN: Final = 1e-7
-"""Minimum distance of a refusal from an admission, as a share of the job's utility.
+"""Minimum distance of a payoff bound below 0 that proves a refusal, as a share of the utility.
 
-Far above rounding errors of costs and the tolerance of the search over slots.
+It is far above rounding errors of costs and the tolerance of the search over slots.
 """
 _MIN_PRECISE_UTILITY: Final = 1e-280  # utility below which numbers lose their precision
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecisionInputs:
-    """Inputs of an arriving job's decision besides reservations."""
+    """What decides about an arriving job besides the reservations. Advice compares two of these."""
 
     constants: Sequence[PriceConstants]  # of each pool
-    divided: bool = False  # whether servers for both roles are divided between the pools
+    divided: bool = False  # OASiS: whether servers that host both roles are divided between pools
 
     @property
     def key(self) -> bytes:
-        """A key that is equal for equal terms only."""
+        """Bytes that are equal only for equal inputs."""
         lower = np.array([pool.ln_lower for pool in self.constants] + [float(self.divided)])
         return b"".join([lower.tobytes(), *(pool.ln_upper.tobytes() for pool in self.constants)])
 
     def ln_cheapest(self, other: DecisionInputs) -> float:
-        """Return ln of a lower bound on the ratio of each price to that of other inputs, at most 0.
+        """Return ln r, r <= 1, so that each price is at least r times that of the other inputs.
 
-        A price is L (U / L)^y at load y between 0 and 1, so its logarithm changes by no less than
-        the smaller change of ln L and ln U. Prices that were 0 can't fall. ``-inf``: no bound.
+        A price is L (U / L)^y at load y between 0 and 1. So its logarithm changes by at least the
+        smaller change of ln L and ln U. Prices that were 0 can't fall. ``-inf`` without a bound.
         """
         if self.divided is not other.divided:
             return -math.inf
@@ -94,19 +93,19 @@ class DecisionInputs:
 
 
 class Shortfall(NamedTuple):
-    """Distance of a refused job from an admission."""
+    """How far a refused job was from being admitted."""
 
     worth: float  # maximum utility of the job
     bound: float  # upper bound of the payoff of every schedule; -inf if none completes the work
 
     def remains(self, ln_cheapest: float) -> bool:
-        """Return whether the job is surely refused at other prices, with equal reservations.
+        """Return whether the job is certainly refused at other prices, with equal reservations.
 
         Let no schedule's payoff exceed P, and let each price be at least r times its former value,
-        r <= 1. A schedule with utility u and cost c then has a payoff of at most u - r c = r (u -
-        c) + (1 - r) u <= r P + (1 - r) u. ``ln_cheapest`` is ln r.
+        r <= 1. A schedule with utility u and cost c then has a payoff of at most
+        u - r c = r (u - c) + (1 - r) u <= r P + (1 - r) u. ``ln_cheapest`` is ln r.
         """
-        if math.isinf(self.bound):  # doesn't fit, or the price overflows
+        if math.isinf(self.bound):  # nothing fits, or a price overflows
             return ln_cheapest == 0.0
         if self.worth < _MIN_PRECISE_UTILITY:
             return False
@@ -124,7 +123,7 @@ _NO_REASON: Final = Refusal(RefusalReason.PRICE, "the reason was not computed")
 class PricedAdmission(ABC):
     """Decides every job once, on arrival, by the best schedule at current prices.
 
-    There is a learner of constants for each board of the planner.
+    Each pool has a learner, which computes its constants, and a board, which has its prices.
     """
 
     name: ClassVar[str]
@@ -160,7 +159,7 @@ class PricedAdmission(ABC):
         self._build(cluster, self._initial_constants(context, given))
         self._earned = 0.0
         self._was_disturbed = False
-        """Whether anything but arrivals happened that no theorem covers."""
+        """Whether an event happened that the theorems don't cover, such as a lost server."""
         self.capabilities = replace(
             self.capabilities,
             foresees=known,
@@ -170,7 +169,7 @@ class PricedAdmission(ABC):
 
     @abstractmethod
     def _pools(self, cluster: Cluster) -> Sequence[tuple[Carries, Flags]]:
-        """Return the processes that each pool hosts, and its servers."""
+        """Return what processes each pool hosts, and its servers."""
 
     @abstractmethod
     def _alone(self, cluster: Cluster) -> StandaloneValue:
@@ -178,10 +177,9 @@ class PricedAdmission(ABC):
 
     @abstractmethod
     def _build_planner(self, cluster: Cluster, boards: Sequence[PriceBoard]) -> PricedPlanner:
-        """Return a planner at the prices of boards, one for each pool."""
+        """Return a planner that uses the prices of these boards, one for each pool."""
 
     def _build(self, cluster: Cluster, constants: Sequence[PriceConstants]) -> None:
-        """Build the boards and the planner for a cluster, with the constants of each pool."""
         boards = [
             PriceBoard(cluster, learner.pool, constant, cluster.horizon)
             for learner, constant in zip(self._learners, constants, strict=True)
@@ -215,7 +213,7 @@ class PricedAdmission(ABC):
         return [parameters.scaled(constant) for constant in constants]
 
     def decide(self, view: View, event: events.PolicyEvent) -> Iterable[Decision]:
-        """Decide each arriving job once; extend plans that fell short, replan displaced jobs."""
+        """Decide arriving jobs, extend plans that fell short, and replan displaced jobs."""
         self._was_disturbed |= not isinstance(
             event, events.JobsArrived | events.SlotBegan | events.JobsFinished
         )
@@ -242,7 +240,7 @@ class PricedAdmission(ABC):
                         view, view.open_jobs[name], reason, lost=server is not None
                     )
             case events.TimespanChanged():
-                # Admitted jobs whose remaining work didn't fit before the former end.
+                # Admitted jobs without a plan: their work didn't fit before the former end.
                 waiting = [
                     name
                     for name, state in view.open_jobs.items()
@@ -252,10 +250,10 @@ class PricedAdmission(ABC):
                     yield self._replan_admitted(view, view.open_jobs[name], TIMESPAN)
             case events.PlansFellShort(_, names):
                 plans = {name: view.open_jobs[name].plan for name in names}
-                # Unstoppable jobs can't move, so they are extended before others take the capacity.
+                # Unstoppable jobs can't move, so they come first and take the capacity.
                 for name in sorted(names, key=lambda name: not view.is_unstoppable(name)):
                     state = view.open_jobs.get(name)
-                    # The extension of another plan may have changed this one, or dropped its job.
+                    # Skip a job that an earlier extension displaced: it has a new plan, or ended.
                     if state is not None and state.plan is plans[name]:
                         yield from self._extend(view, state)
             case events.JobRevised(_, job, admission=True):
@@ -270,13 +268,13 @@ class PricedAdmission(ABC):
                 return
 
     def expect(self, jobs: Sequence[Job]) -> None:
-        """Prepare for jobs that arrive together, before the first one is decided."""
+        """Prepare for jobs that arrive together. Called before the first one is decided."""
         del jobs
 
     def learn(self, view: View, job: Job) -> None:
-        """Learn prices from a promised job, if prices are learnt.
+        """Learn price constants from an admitted job, if ``prices=online``.
 
-        ``view`` has the reservations before the job's own.
+        ``view`` doesn't have the job's reservations yet.
         """
         if self._parameters.prices != "online":
             return
@@ -286,32 +284,32 @@ class PricedAdmission(ABC):
         self._post(view.ledger, [learner.constants() for learner in self._learners])
 
     def _take_back(self, view: View, name: str) -> None:
-        """Post the prices without what a job has taught: it ended without its result."""
+        """Post the prices as if the job had never taught, because it was dropped or cancelled."""
         if self._parameters.prices == "online":
             self._learners = tuple(learner.without(name) for learner in self._learners)
             self._follow_slot(view)
 
     def _relearn(self, view: View, job: Job) -> None:
-        """Replace what an admitted job has taught by what it teaches after a revision."""
+        """Learn from a revised job instead of from its former version, if it is admitted."""
         state = view.open_jobs.get(job.name)
         if state is not None and state.status is Status.ADMITTED:
             self._learners = tuple(learner.without(job.name) for learner in self._learners)
             self.learn(view, job)
 
     def _follow_slot(self, view: View) -> None:
-        """Post the prices of the view's slot: what was learnt long ago no longer counts."""
+        """Post the prices of the view's slot, without jobs that arrived a horizon ago."""
         if self._parameters.prices == "online":
             self._learners = self._learners_at(view)
             self._post(view.ledger, [learner.constants() for learner in self._learners])
 
     def _learners_at(self, view: View) -> tuple[ConstantsLearner, ...]:
-        """Return the learners of the view's slot; the present ones don't change."""
+        """Return the learners of the view's slot, as copies."""
         if self._parameters.prices != "online":
             return self._learners
         return tuple(learner.at(view.slot) for learner in self._learners)
 
     def _post(self, ledger: LedgerView, constants: Sequence[PriceConstants]) -> None:
-        """Post learnt constants."""
+        """Post constants on the boards whose prices change."""
         for board, learnt in zip(self._planner.boards, constants, strict=True):
             scaled = self._parameters.scaled(learnt)
             if board.constants.differ(scaled):
@@ -322,8 +320,7 @@ class PricedAdmission(ABC):
     ) -> tuple[Decision, Shortfall | None]:
         """Decide an arriving job at current prices.
 
-        With ``measured``, also return how far a refusal was from an admission, if a bound proves
-        it.
+        With ``measured``, a refusal comes with its `Shortfall`, None if nothing proves one.
         """
         with self._lowered_on_empty(view, job):
             return self._weigh(view, job, measured=measured)
@@ -339,7 +336,7 @@ class PricedAdmission(ABC):
         quote, offer = self._best_offer(priced)
         self._observe(priced)
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
-            # A restart-aware search that finds no plan proves nothing.
+            # A restart-aware search can miss plans, so finding none proves nothing.
             proved = offer is not None or not isinstance(quote, RestartAwareSearch)
             bound = self._payoff_bound(job, offer) if measured and proved else None
             short = None if bound is None else _shortfall_below(view, job, bound)
@@ -353,21 +350,21 @@ class PricedAdmission(ABC):
         return _build_commit(quote, offer, itemised=self._itemised), None
 
     def _observe(self, quote: PricedJob) -> None:
-        """Note what a decided job's search did that affects the theorem's premises."""
+        """Record what the search for a decided job did, for `_premises`."""
         del quote
 
     @property
     def terms(self) -> DecisionInputs:
-        """The inputs of decisions besides reservations."""
+        """The inputs of the next decision besides reservations."""
         return DecisionInputs([board.constants for board in self._planner.boards])
 
     def _payoff_bound(self, job: Job, offer: PricedOffer | None) -> float | None:
-        """Return a proven bound on the payoff of every schedule, None without any."""
+        """Return a proven upper bound of the payoff of every schedule, None without one."""
         del job, offer
         return None
 
     def resume(self, view: View) -> None:
-        """Resync with the servers and the timespan; keep learnt constants and plans."""
+        """Resync with the view's servers and timespan; learnt constants and plans stay."""
         moved = view.until != self._learners[0].until
         if moved:
             self._learners = tuple(
@@ -379,7 +376,7 @@ class PricedAdmission(ABC):
             self._follow(view.cluster)
 
     def _follow(self, cluster: Cluster) -> None:
-        """Move boards and planner to a cluster, with the constants in force."""
+        """Rebuild learners, boards and planner for a changed cluster; keep the constants."""
         alone = self._alone(cluster)
         constants = [board.constants for board in self._planner.boards]
         self._learners = tuple(
@@ -387,12 +384,12 @@ class PricedAdmission(ABC):
             for learner, (_, members) in zip(self._learners, self._pools(cluster), strict=True)
         )
         if self._parameters.prices == "online":
-            constants = [self._parameters.scaled(one.constants()) for one in self._learners]
+            constants = [self._parameters.scaled(learner.constants()) for learner in self._learners]
         self._build(cluster, constants)
 
     @abstractmethod
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return the parameters and the price constants."""
+        """Return the parameters and the present price constants."""
 
     def _ratio_over_alpha(self) -> float:
         """Return the competitive ratio over alpha: 2 in OASiS's Theorem 4."""
@@ -416,9 +413,9 @@ class PricedAdmission(ABC):
         """Return the theorem's premises that follow from parameters and events."""
         charges = self.capabilities.charges_restarts
         return {
-            # Learnt constants were lower when earlier jobs were decided.
+            # Learnt constants change, and the proofs need the same ones for all jobs.
             "constants_known_in_advance": self._parameters.prices != "online",
-            # A job that L prices out must not take what later jobs would pay for.
+            # ``empty=admits`` sells below L, so a later job finds less capacity than in the proof.
             "empty_is_priced": self._parameters.empty == "priced",
             "schedules_are_optimal": self._searches_exactly(),
             "moves_are_free": not any(
@@ -430,11 +427,11 @@ class PricedAdmission(ABC):
         }
 
     def _searches_exactly(self) -> bool:
-        """Return whether each job gets a schedule of the largest payoff."""
+        """Return whether each job gets a schedule with the largest payoff of all."""
         return True
 
     def slot_prices(self, view: View) -> Floats:
-        """Return the price of all of each server's resources in the next slot."""
+        """Return the price of each server's whole capacity in the next slot, by resource."""
         prices = np.zeros(self._cluster.capacity.shape)
         for learner, board in zip(self._learners_at(view), self._planner.boards, strict=True):
             constants = board.constants
@@ -443,39 +440,40 @@ class PricedAdmission(ABC):
             prices[board.servers] += board.server_totals(view.ledger, constants)
         return prices
 
-    def quote(self, view: View, job: Job, *, explained: bool = False) -> Answered:
+    def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return the decision on the job if it arrived now, with its best offer."""
         with self.as_if_learnt(view, job), self._lowered_on_empty(view, job):
             self._planner.follow(view.ledger)
             priced = self._planner.quote(view, job, job.required)
             if not (self._explained or explained) and priced.prove_too_expensive() is not None:
-                return Answered(job.name, view.slot, QuoteAnswer.REFUSED)
+                return Quote(job.name, view.slot, QuoteAnswer.REFUSED)
             quote, offer = self._best_offer(priced)
             answer, refusal = QuoteAnswer.ADMITTED, None
             if offer is None or offer.payoff <= 0:
                 answer = QuoteAnswer.REFUSED
                 refusal = build_refusal(quote, offer) if explained else None
         if offer is None:
-            return Answered(job.name, view.slot, answer, refusal=refusal)
+            return Quote(job.name, view.slot, answer, refusal=refusal)
         numbers = offer.completion, offer.utility, offer.cost
         expected = offer.completion if answer is QuoteAnswer.ADMITTED else None
-        return Answered(job.name, view.slot, answer, *numbers, refusal=refusal, expected=expected)
+        return Quote(job.name, view.slot, answer, *numbers, refusal=refusal, expected=expected)
 
     @contextmanager
     def as_if_learnt(self, view: View, job: Job) -> Iterator[None]:
-        """Post the prices that a job would meet on arrival within the block, and learn nothing."""
+        """Post the prices that the job meets on arrival, within the block."""
         with self._prices_kept(view):
             if self._parameters.prices == "online":
                 learners = self._learners_at(view)
-                self._post(view.ledger, [one.constants_with(job) for one in learners])
+                constants = [learner.constants_with(job) for learner in learners]
+                self._post(view.ledger, constants)
             yield
 
     @contextmanager
     def _lowered_on_empty(self, view: View, job: Job) -> Iterator[None]:
-        """Lower every L within the block until a job pays, if ``empty=admits`` says so.
+        """With ``empty=admits``, lower every L within the block until the job's payoff is positive.
 
-        That is if nothing is reserved, and the job could complete but its utility is below the
-        cost. At the lowered prices, the plan of the largest utility per cost costs half of its
+        This only happens if nothing is reserved and the job could complete, but costs more than its
+        utility. At the lowered prices, the plan with the largest utility per cost costs half of its
         utility.
         """
         if self._parameters.empty == "priced" or view.ledger.used.any():
@@ -497,7 +495,7 @@ class PricedAdmission(ABC):
 
     @contextmanager
     def _prices_kept(self, view: View) -> Iterator[None]:
-        """Post the present prices again after the block."""
+        """Restore the present prices after the block."""
         boards = self._planner.boards
         former = [board.constants for board in boards]
         try:
@@ -508,7 +506,7 @@ class PricedAdmission(ABC):
                     board.set_constants(constants, view.ledger)
 
     def _by_payoff(self, view: View, names: Sequence[str]) -> list[str]:
-        """Return admitted jobs by the payoff that each could have, the largest first."""
+        """Sort admitted jobs by falling payoff of the best new plan of each."""
         self._planner.follow(view.ledger)
         payoffs: dict[str, float] = {}
         for name in names:
@@ -517,14 +515,15 @@ class PricedAdmission(ABC):
         return sorted(names, key=lambda name: -payoffs[name])
 
     def _readmit(self, view: View, state: JobState) -> Iterator[Decision]:
-        """Decide about a revised job's remaining work at current prices, on free capacity only.
+        """Decide about the remaining work of a job whose revision needs a new admission.
 
+        It is planned at current prices, on free capacity and the job's own reservations.
         Raises `RevisionRefusedError` if no plan has a positive payoff.
         """
         job, unstoppable = state.job, view.is_unstoppable(state.job.name)
         in_place = self._plan_in_place(view, state)
         if len(state.plan):
-            # Its own reservations must neither raise the price nor take the capacity.
+            # The job's own reservations must neither raise its prices nor block it.
             yield Displace(job.name, REVISED)
         self._planner.follow(view.ledger)
         payoff, commitment = -np.inf, None
@@ -541,7 +540,7 @@ class PricedAdmission(ABC):
         yield commitment
 
     def _plan_in_place(self, view: View, state: JobState) -> Schedule | None:
-        """Return the rest of a plan, extended if needed; None if other jobs are in its way."""
+        """Return the rest of a plan, extended if needed; None if another job is in the way."""
         job, ahead = state.job, state.plan.from_slot(view.slot)
         charged = self.capabilities.charges_restarts
         running = view.running_placement(job.name)
@@ -553,7 +552,7 @@ class PricedAdmission(ABC):
         return None if extension is None or extension.displaced else extension.plan
 
     def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
-        """Extend a plan that fell short in place, or replan its job if that displaces less."""
+        """Extend a plan that fell short in place, or replan its job if that loses less utility."""
         name = state.job.name
         charged = self.capabilities.charges_restarts
         extension = (
@@ -567,6 +566,7 @@ class PricedAdmission(ABC):
             yield Displace(other, OVERRUN)
         self._planner.follow(view.ledger)
         yield self._commit_plan(view, state, extension.plan, SHORT)
+        # An unstoppable job keeps running in place, so its plan is extended like this one.
         for other in filter(view.is_unstoppable, extension.displaced):
             yield from self._extend(view, view.open_jobs[other])
         to_replan = [other for other in extension.displaced if not view.is_unstoppable(other)]
@@ -574,14 +574,13 @@ class PricedAdmission(ABC):
             yield self._replan_admitted(view, view.open_jobs[other], OVERRUN)
 
     def _commit_plan(self, view: View, state: JobState, plan: Schedule, message: str) -> Commit:
-        """Return the commitment of a given plan at current prices."""
         job = state.job
         cost = float(self._planner.quote(view, job, state.remaining).slot_costs(plan).sum())
         value = utility_value(job.utility, plan.completion - job.arrival)
         return Commit(job.name, plan, value - cost, value, cost, message=message)
 
     def _is_worthwhile(self, view: View, state: JobState, longer: Extension) -> bool:
-        """Return whether an extension loses no more utility than stopping the job would."""
+        """Return whether extending a job in place loses no more utility than moving it."""
         if not longer.displaced or view.is_unstoppable(state.job.name):
             return True
         self._planner.follow(view.ledger)
@@ -592,7 +591,7 @@ class PricedAdmission(ABC):
     def _replan_admitted(
         self, view: View, state: JobState, reason: str, *, lost: bool = False
     ) -> Decision:
-        """Plan an admitted job's remaining work at any price; drop or queue it if none fits."""
+        """Plan an admitted job's remaining work at any price; drop or queue it if no plan fits."""
         self._planner.follow(view.ledger)
         job = state.job
         quote = self._requote(view, state)
@@ -602,7 +601,7 @@ class PricedAdmission(ABC):
         detail = build_refusal(quote, None)
         if detail.reason is RefusalReason.DEADLINE:
             return Drop(job.name, detail)
-        if self._end_moves and view.end == view.until:  # then admitted work may still complete
+        if self._end_moves and view.end == view.until:  # a later end may leave room for the work
             return Queue(
                 job.name,
                 f"{reason}, and the rest of the job does not fit before the timespan ends: "
@@ -618,15 +617,14 @@ class PricedAdmission(ABC):
         )
 
     def _best_offer(self, priced: PricedJob) -> tuple[OfferSearch, PricedOffer | None]:
-        """Return the best offer to a job that was never planned, and the search that found it.
+        """Return the best offer to a job without a plan, and the search that found it.
 
-        Restarts are only counted if the paper's plan has a positive payoff, because they can only
-        lower it.
+        Restarts can only lower the payoff. So they are only counted if it is positive without them.
         """
         offer = priced.best()
         if offer is None or offer.payoff <= 0:
             return priced, offer
-        search = self._count_restarts(priced, begun=priced.view.cluster.restart_first)
+        search = self._count_restarts(priced, first_start_costs=priced.view.cluster.restart_first)
         if isinstance(search, FixedPlacementSearch):
             return search, search.best()
         if isinstance(search, RestartAwareSearch) and self.capabilities.charges_restarts:
@@ -636,23 +634,29 @@ class PricedAdmission(ABC):
     def _requote(self, view: View, state: JobState) -> OfferSearch:
         """Return the search for a job that is replanned.
 
-        It always counts restarts. The paper's plan is just long enough and may move in every slot,
-        so it would fall short again and again.
+        It counts restarts even with ``restarts=ignored``. The paper's plan is just long enough and
+        may move in every slot, so it would fall short again and again.
         """
         priced = self._planner.quote(view, state.job, state.remaining)
-        return self._count_restarts(priced, begun=restarts(view, state))
+        return self._count_restarts(priced, first_start_costs=restarts(view, state))
 
-    def _count_restarts(self, priced: PricedJob, *, begun: bool) -> OfferSearch:
-        """Return a search that counts restarts, or avoids them if a stop loses all work."""
+    def _count_restarts(self, priced: PricedJob, *, first_start_costs: bool) -> OfferSearch:
+        """Return a search that counts restarts, or avoids them if a stopped job loses its work."""
         if priced.job.bag is not None:
             return priced
         if priced.job.resumable is False:
-            return FixedPlacementSearch(priced, self._planner.boards, begun=begun)
-        return RestartAwareSearch(priced, begun=begun) if priced.job.restart else priced
+            return FixedPlacementSearch(
+                priced, self._planner.boards, first_start_costs=first_start_costs
+            )
+        return (
+            RestartAwareSearch(priced, first_start_costs=first_start_costs)
+            if priced.job.restart
+            else priced
+        )
 
 
 def _refuse_revision(quote: OfferSearch, offer: PricedOffer | None, kept: Commit | None) -> Refusal:
-    """Return why a revision is refused; ``kept`` continues the job's plan at current prices."""
+    """Return why a revision is refused. ``kept`` would keep the job's placement, if possible."""
     if kept is None:
         return build_refusal(quote, offer)
     return Refusal(
@@ -666,7 +670,6 @@ def _refuse_revision(quote: OfferSearch, offer: PricedOffer | None, kept: Commit
 
 
 def _shortfall_below(view: View, job: Job, bound: float) -> Shortfall:
-    """Return the shortfall of a job for which no schedule pays more than a bound."""
     return Shortfall(float(job.utility.values(np.array([view.slot - job.arrival]))[0]), bound)
 
 

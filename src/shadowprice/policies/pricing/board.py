@@ -1,4 +1,4 @@
-"""The price board of one pool: the ledger as groups of equal servers with prices."""
+"""The price board of one pool: prices and free capacity by groups of equal servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_CACHED_DEMANDS = 4096
 
 
 class PriceBoard:
-    """Prices and free capacity of a pool over the ``slots`` of the ledger's window."""
+    """Prices and free capacity of a pool over the ledger's window, updated incrementally."""
 
     def __init__(
         self, cluster: Cluster, pool: PricePool, constants: PriceConstants, slots: int
@@ -35,10 +35,11 @@ class PriceBoard:
         self._capacity = np.ascontiguousarray(cluster.capacity[self.servers])
         self._slots = slots
         limited = np.minimum(self._capacity, pool.scale)
+        # Share of the pool's scale that a whole server is; unlimited amounts count as the scale.
         self._whole = np.divide(
             limited, pool.scale, out=np.zeros(limited.shape), where=pool.scale > 0
         )
-        self._out = np.zeros(len(self.servers), dtype=np.bool_)
+        self._out = np.zeros(len(self.servers), dtype=np.bool_)  # unavailable servers
         self._start = 0
         self._capacity_version = 0
         self._followed = -1  # position in the ledger's log of changes
@@ -46,7 +47,7 @@ class PriceBoard:
 
     @cached_property
     def _groups(self) -> SlotGroups:
-        """Groups of servers, built at first use: many boards only serve for their constants."""
+        """Groups of equal servers, built at first use: many boards only hold constants."""
         constants = self.constants
         return SlotGroups(
             self._capacity, self._slots, _lower(constants), constants.ln_upper, self.servers
@@ -79,11 +80,11 @@ class PriceBoard:
             self._groups.follow_changes(ledger.used, ledger.versions, slots, servers, ledger.start)
 
     def __getstate__(self) -> Mapping[str, object]:
-        # The groups aren't pickled, so everything must be read again.
+        # Pickled groups lose the reservations, so the ledger must be read from the beginning.
         return self.__dict__ | {"_followed": -1}
 
     def _roll(self, ledger: LedgerView) -> None:
-        if ledger.start < self._start:  # an event was rolled back without the policy's state
+        if ledger.start < self._start:  # an event was rolled back, but not the policy's state
             self._groups.lose(self._out)
             self._followed = -1
         elif ledger.start > self._start:
@@ -96,7 +97,7 @@ class PriceBoard:
             self._capacity_version = ledger.capacity_version
 
     def shares(self, demand: Amounts) -> Floats:
-        """Return a demand as shares of the pool's scale; equal demands share one array."""
+        """Return a demand as shares of the pool's scale; the result is cached by demand."""
         key = demand.tobytes()
         if key not in self._shares:
             if len(self._shares) >= _MAX_CACHED_DEMANDS:
@@ -105,16 +106,16 @@ class PriceBoard:
         return self._shares[key]
 
     def window(self, slots: int) -> Groups:
-        """Return the groups of the first ``slots`` slots, for kernels."""
+        """Return the groups of the first ``slots`` slots of the window, for kernels."""
         groups = self._groups.groups
         return groups._replace(row_of=groups.row_of[:slots])
 
     def server_totals(self, ledger: LedgerView, constants: PriceConstants) -> Floats:
         """Return the price of all of each server's resources in the ledger's first slot.
 
-        The result has a row for each server of the pool, and a column for each resource.
-        ``constants`` are those in force then. Changes nothing: the groups don't follow the ledger,
-        whose window may be a later one.
+        The result has a row for each server of the pool, and a column for each resource. Prices are
+        computed from ``constants``, without the groups: a query of prices must not change them, and
+        the ledger's window may be later than theirs.
         """
         used = ledger.used[0][self.servers]
         prices = exponential_prices(used, self._capacity, _lower(constants), constants.ln_upper)
@@ -124,18 +125,18 @@ class PriceBoard:
         return np.asarray(np.where(whole > 0, prices, 0.0) * whole, dtype=np.float64)
 
     def scarcest(self, job: Job, *, ps: bool, ledger: LedgerView, slots: int) -> tuple[int, float]:
-        """Return the resource that limits a job most, and how much of the job it allows.
+        """Return the column of the resource that limits a job most, and how many fit with it.
 
-        These are its column, and the mean number of workers (or parameter servers) per slot that it
-        alone would allow; ``(0, inf)`` without a demand.
+        The number is the mean of workers (or with ``ps`` parameter servers) per slot that would fit
+        if only this resource were limited. ``(0, inf)`` if the process needs nothing.
         """
         demand = job.ps if ps else job.worker
         assert demand is not None
         columns = np.flatnonzero(demand > 0)
         if not len(columns):
             return 0, math.inf
-        groups = self._groups.groups
         self.follow(ledger)
+        groups = self._groups.groups
         # Slots with the same row have equal free capacity.
         rows, times = np.unique(groups.row_of[:slots], return_counts=True)
         free = (groups.free[rows][:, columns] // demand[columns, None]).astype(np.float64)
@@ -153,8 +154,8 @@ class PriceBoard:
     ) -> Floats:
         """Return the cost of a schedule by resource.
 
-        Each entry of the schedule takes its count of the demand of one process; entries outside the
-        pool count 0.
+        ``counts`` is the number of processes in each entry of the schedule, ``demand`` that of one
+        process. Entries outside the pool cost nothing here.
         """
         _, paid = self._paid(ledger, schedule, counts, demand)
         return np.asarray(paid.sum(axis=0), dtype=np.float64)

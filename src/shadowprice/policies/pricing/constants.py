@@ -3,6 +3,10 @@
 All computation is on logarithms. With a sigmoid of decay 5, the smallest utility underflows and U/L
 reaches e^1400 (papers' README, reading 3). Amounts are shares of the largest capacity in the pool,
 so that prices do not depend on units (reading 4).
+
+A job *teaches* a pool if the pool's constants are computed over it. With ``prices=offline`` all
+jobs of the set teach, with ``prices=online`` only admitted ones
+(`design/0039-what-teaches-a-price.md`).
 """
 
 from __future__ import annotations
@@ -23,43 +27,46 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import StandaloneValue
 
-_IDLE_WINDOW_DIVISOR: Final = 8  # an eighth of a window without demand is assumed at first
-_RENEWAL_DIVISOR: Final = 50  # a price is computed again when a fiftieth of the jobs is new
+_IDLE_WINDOW_DIVISOR: Final = 8  # an idle eighth of a window is assumed before the first slot
+_RENEWAL_DIVISOR: Final = 50  # the clearing price changes when a fiftieth of the jobs is new
 
 
 class PriceContribution(NamedTuple):
     """Contribution of one job to the constants of a pool."""
 
     ln_best: Floats
-    """Ln of its largest utility, and of that in the first slot in which it could complete, a slot
-    before. The second replaces the first where that is 0 for all jobs."""
+    """Ln of two utilities, where n is the job's shortest duration in slots: u(n), which the papers
+    print, and u(n - 1), of completion in the first possible slot. The second replaces the first
+    where the first is 0 for all jobs."""
     ln_upper: Floats
-    """Ln of both for a share of each resource, shape (2, resources); -inf if not needed."""
-    ln_worst: float  # of its smallest positive utility
+    """Ln of both per share of each resource, shape (2, resources); -inf if it isn't needed."""
+    ln_worst: float  # ln of the job's smallest positive utility
     ln_use: float
-    """Ln of the shares that it uses over all of its worker-slots. Infinite if no server of the pool
-    has the resources; the job then contributes nothing."""
-    slots: int  # those worker-slots
-    window: int  # slots in which it could run
+    """Ln of the shares that the job takes, summed over resources and worker-slots. Infinite if no
+    server of the pool has the resources; the job then contributes nothing."""
+    slots: int  # worker-slots of the job
+    window: int  # slots in which the job could run
     demand: Amounts  # of one worker (or parameter server)
-    shares: Floats  # that demand in shares
+    shares: Floats  # the demand in shares
 
 
 def ln_price_of_known(
     jobs: Sequence[tuple[int, PriceContribution]], capacity: Floats, window: int
 ) -> float:
-    """Return the logarithm of the price at which jobs that are known in advance clear.
+    """Return ln of the price at which the demand of jobs that are known in advance clears.
 
-    The papers' L, (25), (26) and (3.14), guards a worst case. It is below the utility density of
-    every job, even one that ends at T with no utility left. Prices are then near 0 until a server
-    is nearly full. The clearing price is the dual of the pool as one big machine over one planning
-    window. Jobs of the window are accepted by utility density until the scarcest resource is used
-    up. The density of the last one is the price; it is 0 if all fit. Demand is bursty, so the
-    busiest window counts.
+    The papers' L, (25), (26) and (3.14), is for the worst case. It is below the utility density
+    (utility per share and slot) of every job, even of one that completes at T for nearly nothing.
+    Prices are then near 0 until a server is nearly full.
 
-    ``jobs`` are arrivals and contributions, ``capacity`` is that of the pool in shares.
+    The clearing price treats the pool as one big machine over one planning window. It accepts the
+    window's jobs by falling density until a resource is used up. The price is the density of the
+    last accepted job, or 0 if all fit. The result is that of the busiest window, because demand is
+    bursty.
+
+    ``jobs`` are arrivals and contributions; ``capacity`` is the pool's, in shares.
     """
-    arrivals, densities, uses = _demand(jobs)
+    arrivals, densities, uses = _demand_arrays(jobs)
     if not len(arrivals):
         return -math.inf
     window = max(window, 1)
@@ -70,24 +77,26 @@ def ln_price_of_known(
     )
 
 
-def _demand(jobs: Sequence[tuple[int, PriceContribution]]) -> tuple[Integers, Floats, Floats]:
-    """Return the arrival, ln of the density, and use of the resources of each job.
+def _demand_arrays(
+    jobs: Sequence[tuple[int, PriceContribution]],
+) -> tuple[Integers, Floats, Floats]:
+    """Return each job's arrival, ln of its utility density, and use by resource.
 
-    Jobs without a utility don't count. If none has one, their utilities a slot earlier do.
+    Jobs with a utility u(n) of 0 are left out. If it is 0 for all jobs, u(n - 1) replaces it.
     """
-    ln_bests, ln_firsts = np.array([one.ln_best for _, one in jobs]).reshape(-1, 2).T
+    ln_bests, ln_firsts = np.array([job.ln_best for _, job in jobs]).reshape(-1, 2).T
     if np.isinf(ln_bests).all():
         ln_bests = ln_firsts
-    counts = np.isfinite(ln_bests)
+    useful = np.isfinite(ln_bests)
     arrivals = np.array([arrival for arrival, _ in jobs], dtype=np.int64)
-    ln_uses = np.array([one.ln_use for _, one in jobs])
-    slots = np.array([one.slots for _, one in jobs], dtype=np.int64)
-    shares = np.array([one.shares for _, one in jobs])
-    return arrivals[counts], (ln_bests - ln_uses)[counts], (slots[:, None] * shares)[counts]
+    ln_uses = np.array([job.ln_use for _, job in jobs])
+    slots = np.array([job.slots for _, job in jobs], dtype=np.int64)
+    shares = np.array([job.shares for _, job in jobs])
+    return arrivals[useful], (ln_bests - ln_uses)[useful], (slots[:, None] * shares)[useful]
 
 
 def _ln_clearing(densities: Floats, uses: Floats, room: Floats) -> float:
-    """Return the density at which jobs, densest first, use up a resource; ``-inf`` if none do."""
+    """Return the density of the job that uses up a resource, densest first; ``-inf`` if none."""
     limited = room > 0
     order = np.argsort(-densities, kind="stable")
     taken = np.cumsum(uses[order][:, limited], axis=0)
@@ -97,25 +106,27 @@ def _ln_clearing(densities: Floats, uses: Floats, room: Floats) -> float:
 
 _PRICED_PART: Final = 0.5  # part of the pool that promised jobs fill at their clearing price
 _DEMAND_EXPONENT: Final = 4
-"""Power of the demand, over that part, with which the price falls if the demand is less."""
+"""If promised jobs fill less than the priced part, the price falls with this power of the ratio."""
 _DISCOUNT: Final = 0.45
-"""Price relative to the density of the last job that counts. Below a half, so that equal jobs still
-pay off if they use two pools."""
+"""Price over the density of the last accepted job. It is below a half, so that equal jobs still
+have a positive payoff if they pay in two pools."""
 
 
 def ln_price_of_promises(
     jobs: Sequence[tuple[int, PriceContribution]], capacity: Floats, slots: int, window: int
 ) -> float:
-    """Return the logarithm of the price at which the promised jobs would fill a part of the pool.
+    """Return ln of the price at which the promised jobs fill half of the pool.
 
     Promised jobs never exceed the capacity, so the price at which they would fill all of it is 0
-    even in a rush. The price at which they fill half of it rises and falls with the demand, because
-    it decides which jobs are promised next: at a price that is too high, they fill less. With less
-    demand, the price is below that of every promised job, and falls with the demand. Jobs are in
-    the order of their promises. The latest fiftieth doesn't count yet, because a change of prices
-    concerns all slots. Of the ``slots`` so far, the latest ``window`` count.
+    even under heavy demand. The price at which they fill half is stable: if it is too high, fewer
+    jobs are promised, and it falls. If they fill less than half, the price is below the density of
+    every promised job, and falls with the demand.
+
+    ``jobs`` are in the order of their promises. Up to the latest 2 % are left out, because a change
+    of prices costs time in all slots. The capacity is that of the ``slots`` so far, at most
+    ``window``.
     """
-    _, densities, uses = _demand(jobs[: _count_renewed(len(jobs))])
+    _, densities, uses = _demand_arrays(jobs[: _renewed_count(len(jobs))])
     if not len(densities):
         return -math.inf
     slots = min(slots + max(1, window // _IDLE_WINDOW_DIVISOR), window)
@@ -130,8 +141,8 @@ def ln_price_of_promises(
     return float(densities.min()) + math.log(_DISCOUNT) + _DEMAND_EXPONENT * math.log(part)
 
 
-def _count_renewed(count: int) -> int:
-    """Return how many of the first jobs set the price: a new fiftieth at a time."""
+def _renewed_count(count: int) -> int:
+    """Return how many of ``count`` jobs set the price; it grows in steps of a fiftieth."""
     counted = 0
     while (following := counted + max(1, counted // _RENEWAL_DIVISOR)) <= count:
         counted = following
@@ -147,9 +158,9 @@ class LowerConstant(NamedTuple):
     """Definition of L, and the data that it needs."""
 
     kind: Lower = "theory"
-    """With "theory", L is that of (25), (26), (3.14). "clearing" raises it to the price at which
-    the demand would clear: `ln_price_of_known` if all jobs are known, else `ln_price_of_promises`.
-    "guaranteed" is the L at which the prices of empty servers add up to half of what one job earns
+    """"theory" is L of (25), (26), (3.14). "clearing" is the larger of that L and the clearing
+    price: `ln_price_of_known` if all jobs are known, else `ln_price_of_promises`. With
+    "guaranteed", the prices of empty servers over the timespan add up to half of what one job earns
     alone."""
     alone: StandaloneValue | None = None  # needed for "guaranteed"
 
@@ -162,13 +173,13 @@ class PricePool:
     scale: Floats
     """Largest capacity in the pool by resource; 0 if the pool lacks it or doesn't limit it."""
     total_shares: Floats
-    """Sum of the priced capacities by resource, in shares of the scale. A resource is free on
+    """Sum of the limited capacities by resource, in shares of `scale`. A resource is free on
     servers that don't limit it."""
     unlimited: Flags  # resources that some server doesn't limit
 
     @property
     def room(self) -> Floats:
-        """Capacity of the pool by resource, in shares; infinite if a server doesn't limit it."""
+        """Capacity of the pool by resource, in shares; infinite if some server has no limit."""
         return np.where(self.unlimited, np.inf, self.total_shares)
 
     @classmethod
@@ -193,9 +204,9 @@ class PricePool:
 
 @dataclass(frozen=True, eq=False)
 class PriceConstants:
-    """L and U of one pool, as natural logarithms."""
+    """L and U of one pool, as natural logarithms of utilities per slot for a share of 1."""
 
-    ln_lower: float  # ln L, in utility per slot for a share of 1; the same for all resources
+    ln_lower: float  # ln L, the same for all resources
     ln_upper: Floats  # ln U by resource; -inf for resources that no job needs, which are free
 
     def differ(self, other: PriceConstants) -> bool:
@@ -204,11 +215,10 @@ class PriceConstants:
         return not same_lower or bool((self.ln_upper != other.ln_upper).any())
 
     def scaled(self, factor: float, absorbs: Absorbs = "U") -> PriceConstants:
-        """Return constants with each ratio U/L multiplied by ``factor``.
+        """Return constants with each ratio U/L multiplied by ``factor``, but at least 1.
 
-        OASiS's Fig. 6 estimates the ratios, and does not say which constant is then wrong. A ratio
-        never falls below 1. ``factor`` is the estimated ratio over the true one; ``absorbs`` is the
-        constant that changes.
+        OASiS's Fig. 6 uses estimated ratios, and does not say which constant is wrong. ``factor``
+        is the estimated ratio over the true one; ``absorbs`` is the constant that changes.
         """
         priced = np.isfinite(self.ln_upper)
         lower = self.ln_lower - math.log(factor) if absorbs == "L" else self.ln_lower
@@ -235,7 +245,7 @@ _ROUNDING: Final = 1e-9  # tolerated error of a difference of logarithms
 
 
 class TaughtJob(NamedTuple):
-    """What one job teaches a pool."""
+    """Input of one job to the constants of a pool."""
 
     name: str
     arrival: int
@@ -243,20 +253,20 @@ class TaughtJob(NamedTuple):
     contribution: PriceContribution | None  # None if it doesn't use the pool
 
     def on(self, pool: PricePool) -> TaughtJob:
-        """Return what the job teaches other servers."""
+        """Return the input of the same job to another pool."""
         if self.contribution is None:
             return self
         return self._replace(contribution=_in_shares(pool, self.contribution))
 
 
 class _Extremes(NamedTuple):
-    """Extremes over the jobs that teach, of which the constants are a function."""
+    """Extremes over the jobs that teach; the constants are computed from them."""
 
-    ln_upper: Floats  # the second row is for resources of which all utilities are 0
-    ln_least_rate: float = math.inf
-    ln_least_use: float = math.inf
-    longest: int = 1
-    ln_alone: float = -math.inf
+    ln_upper: Floats  # largest `PriceContribution.ln_upper`
+    ln_min_density: float = math.inf  # of the smallest positive utility over the use of each job
+    ln_min_use: float = math.inf
+    max_window: int = 1
+    ln_alone: float = -math.inf  # largest utility of a job that runs alone
     arrivals: tuple[int, int] | None = None  # first and last, of jobs with a utility alone
 
     def with_job(self, taught: TaughtJob) -> _Extremes:
@@ -266,35 +276,36 @@ class _Extremes(NamedTuple):
             ln_alone = max(ln_alone, taught.ln_alone)
             first, last = arrivals or (taught.arrival, taught.arrival)
             arrivals = min(first, taught.arrival), max(last, taught.arrival)
-        one = taught.contribution
-        if one is None:
+        contribution = taught.contribution
+        if contribution is None:
             return self._replace(ln_alone=ln_alone, arrivals=arrivals)
-        rate = self.ln_least_rate
-        if math.isfinite(one.ln_worst) and math.isfinite(one.ln_use):
-            rate = min(rate, one.ln_worst - one.ln_use)
+        density = self.ln_min_density
+        if math.isfinite(contribution.ln_worst) and math.isfinite(contribution.ln_use):
+            density = min(density, contribution.ln_worst - contribution.ln_use)
         return _Extremes(
-            np.maximum(self.ln_upper, one.ln_upper),
-            rate,
-            min(self.ln_least_use, one.ln_use),
-            max(self.longest, one.window),
+            np.maximum(self.ln_upper, contribution.ln_upper),
+            density,
+            min(self.ln_min_use, contribution.ln_use),
+            max(self.max_window, contribution.window),
             ln_alone,
             arrivals,
         )
 
     @property
     def ln_upper_in_force(self) -> Floats:
-        """Ln U of (23), (24), (3.13); of the proof where all jobs are worth 0 a slot later.
+        """Ln U of (23), (24), (3.13), with u(n); with u(n - 1) for resources where that is 0.
 
         A U of 0 would make the resource free at any load.
         """
-        best, first = self.ln_upper
-        return np.asarray(np.where(np.isneginf(best), first, best), dtype=np.float64)
+        printed, first_slot = self.ln_upper
+        return np.asarray(np.where(np.isneginf(printed), first_slot, printed), dtype=np.float64)
 
 
 class ContributionCache:
     """Cache for learners of job sets that differ only in the job at one position.
 
-    Caches of one job set can share ``contributions``, by kind of learner, pool and job.
+    Advice changes one job of a set again and again. Caches of one job set can share
+    ``contributions``; their keys are the learner's settings and the job.
     """
 
     def __init__(
@@ -304,7 +315,7 @@ class ContributionCache:
     ) -> None:
         self.position = position
         self.contributions = {} if contributions is None else contributions
-        # Learners of the other jobs by kind, with the number of those before the position.
+        # By the learner's settings: a learner of all other jobs, and how many precede the position.
         self.others: dict[tuple[object, ...], tuple[ConstantsLearner, int]] = {}
 
 
@@ -313,7 +324,7 @@ _ACTIVE: Final[ContextVar[ContributionCache | None]] = ContextVar("contributions
 
 @contextmanager
 def use_cache(cache: ContributionCache) -> Iterator[None]:
-    """Let learners that are built within the block use a cache."""
+    """Make learners that are built within the block use a cache."""
     token = _ACTIVE.set(cache)
     try:
         yield
@@ -325,35 +336,35 @@ def use_cache(cache: ContributionCache) -> Iterator[None]:
 class ConstantsLearner:
     """Learns the constants (23)-(26), or (3.13)-(3.14), over a set of jobs.
 
-    The set is known in advance, or grows by every promised job. Then a job teaches for one horizon
-    from its arrival, unless it is taken back. The constants are a function of the jobs that teach
-    and of the slot, so a job that was taken back leaves no trace.
+    The set is known in advance, or grows by every promised job. A promised job teaches for one
+    horizon from its arrival, unless it is cancelled or fails. The constants depend only on the jobs
+    that teach and on the slot, so a job that was taken out leaves no trace.
     """
 
     pool: PricePool
     carries: Carries
-    """Processes that the pool hosts: workers (23), (25); parameter servers (24), (26); or both. In
-    the last case a job needs the sum of the two demands, and may run at its internal rate (3.13),
-    (3.14)."""
+    """Processes that the pool hosts: workers, for (23) and (25); parameter servers, for (24) and
+    (26); or both, for (3.13) and (3.14). With both, a job's demand is the sum of the two demands,
+    and the job may run at its internal rate."""
     horizon: int  # slots that a planner looks ahead
     until: int | None  # end of the timespan T
-    floor: LowerConstant = _AS_PRINTED
+    floor: LowerConstant = _AS_PRINTED  # definition of L
     known: bool = True  # whether all jobs are known in advance
     since: int = 0  # first slot of the timespan; in a live service, the slot in which it was set
     _taught: tuple[TaughtJob, ...] = field(init=False, default=())
     """Jobs that teach, in order of their promises."""
     _extremes: _Extremes = field(init=False)
     _slot: int = field(init=False, default=0)
-    _began: int = field(init=False, default=0)
-    """Slot from which demand was observed; a change of the timespan leaves it."""
-    # Caches, which aren't part of the policy state: the result of `constants` with its inputs, the
-    # clearing price, and the contributions of jobs.
+    _observed_since: int = field(init=False, default=0)
+    """Slot since which demand is observed; unlike ``since``, a new timespan doesn't change it."""
+    # Caches outside the policy state: inputs and result of `constants`, ln of the clearing price,
+    # and contributions of jobs.
     _cached: tuple[object, PriceConstants] | None = field(init=False, default=None, repr=False)
-    _ln_market: float | None = field(init=False, default=None, repr=False)
+    _cached_ln_clearing: float | None = field(init=False, default=None, repr=False)
     _cache: ContributionCache | None = field(init=False, default=None, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        return vars(self) | {"_cached": None, "_ln_market": None, "_cache": None}
+        return vars(self) | {"_cached": None, "_cached_ln_clearing": None, "_cache": None}
 
     def __copy__(self) -> ConstantsLearner:
         clone = object.__new__(ConstantsLearner)
@@ -361,14 +372,15 @@ class ConstantsLearner:
         return clone
 
     def __post_init__(self) -> None:
-        self._began = self.since
+        self._observed_since = self.since
         self._cache = _ACTIVE.get()
         self._relearn(())
 
     def moved(self, pool: PricePool, alone: StandaloneValue | None = None) -> ConstantsLearner:
         """Return a learner with the same jobs for other servers.
 
-        What they teach is computed again from their amounts, except their utilities alone.
+        Contributions are computed again from the amounts. A job's utility alone stays that on the
+        former servers, because a learner doesn't keep the jobs.
         """
         clone = copy(self)
         clone.pool = pool
@@ -377,39 +389,39 @@ class ConstantsLearner:
         return clone
 
     def within(self, until: int | None, since: int) -> ConstantsLearner:
-        """Return a learner with the same jobs for a timespan [since, until)."""
+        """Return a learner with the same jobs for the timespan ``[since, until)``."""
         clone = copy(self)
         clone.until, clone.since = until, since
-        clone._cached = clone._ln_market = None
+        clone._cached = clone._cached_ln_clearing = None
         return clone
 
     def at(self, slot: int) -> ConstantsLearner:
-        """Return the learner of a later slot: without jobs that no longer teach."""
+        """Return the learner of a later slot, without jobs that arrived a horizon ago."""
         if self.known or slot <= self._slot:
             return self
         clone = copy(self)
-        clone._slot, clone._ln_market = slot, None
+        clone._slot, clone._cached_ln_clearing = slot, None
         taught = [job for job in self._taught if job.arrival > slot - self.horizon]
         if len(taught) < len(self._taught):
             clone._relearn(taught)
         return clone
 
     def without(self, name: str) -> ConstantsLearner:
-        """Return the learner without the latest job of a name, as if it had taught nothing."""
+        """Return a learner without the latest job of this name."""
         names = [job.name for job in self._taught]
         if name not in names:
             return self
         clone = copy(self)
-        latest = len(names) - 1 - names[::-1].index(name)
+        latest = len(names) - 1 - names[::-1].index(name)  # a name can be used again
         clone._relearn([*self._taught[:latest], *self._taught[latest + 1 :]])
         return clone
 
     def _relearn(self, jobs: Sequence[TaughtJob]) -> None:
-        """Learn the constants over these jobs alone."""
+        """Replace the jobs that teach by these."""
         self._extremes = _Extremes(np.full((2, len(self.pool.scale)), -np.inf))
         for job in jobs:
             self._extremes = self._extremes.with_job(job)
-        self._taught, self._cached, self._ln_market = tuple(jobs), None, None
+        self._taught, self._cached, self._cached_ln_clearing = tuple(jobs), None, None
 
     @property
     def is_used(self) -> bool:
@@ -419,14 +431,14 @@ class ConstantsLearner:
     def learn(self, jobs: Iterable[Job]) -> bool:
         """Add jobs; return whether the constants changed."""
         before = self.constants()
-        taught = [one for one in map(self._taught_job, jobs) if one is not None]
+        taught = [entry for entry in map(self._taught_job, jobs) if entry is not None]
         for job in taught:
             self._extremes = self._extremes.with_job(job)
-        self._taught, self._ln_market = (*self._taught, *taught), None
+        self._taught, self._cached_ln_clearing = (*self._taught, *taught), None
         return before.differ(self.constants())
 
     def learn_all(self, jobs: Sequence[Job]) -> None:
-        """Add all jobs of a set; with a cache, those that don't change are processed once."""
+        """Add all jobs of a set. With a cache, the jobs that don't change are processed once."""
         cache = self._cache
         if cache is None:
             self.learn(jobs)
@@ -440,16 +452,17 @@ class ConstantsLearner:
             cache.others[self._key] = others, before
         others, before = cache.others[self._key]
         taught = self._taught_job(jobs[changed])
-        self._extremes, self._taught, self._ln_market = others._extremes, others._taught, None
+        self._extremes, self._taught = others._extremes, others._taught
+        self._cached_ln_clearing = None
         if taught is not None:
             self._extremes = self._extremes.with_job(taught)
             self._taught = (*others._taught[:before], taught, *others._taught[before:])
 
     def constants_with(self, job: Job) -> PriceConstants:
-        """Return the constants with one more job, the same object if none changes; learns nothing.
+        """Return the constants if the job taught too; the same object if nothing changes.
 
-        Unless all jobs are known, the clearing price is that of earlier jobs: a job doesn't raise
-        the price that it meets.
+        If prices are learnt, the clearing price is still that of earlier jobs, so that a job
+        doesn't raise the price that it meets.
         """
         before, taught = self.constants(), self._taught_job(job)
         if taught is None:
@@ -457,18 +470,17 @@ class ConstantsLearner:
         clone = copy(self)
         clone._extremes = self._extremes.with_job(taught)
         if self.known:
-            clone._taught, clone._ln_market = (*self._taught, taught), None
+            clone._taught, clone._cached_ln_clearing = (*self._taught, taught), None
         after = clone.constants()
         return after if before.differ(after) else before
 
     def _taught_job(self, job: Job) -> TaughtJob | None:
-        """Return what a job teaches, None if it is nothing."""
         if not job.payable:
             return None
         contribution = self._cached_contribution(job)
         ln_alone, window = None, self.window(job)
         if self.floor.kind == "guaranteed" and self.floor.alone is not None and window > 0:
-            # D0 and the optimum are over all pools and jobs, whatever this job needs.
+            # Also of a job that doesn't use the pool: the optimum is over all pools and jobs.
             ln_alone = min(self.floor.alone.ln_utility(job, window), math.log(job.payable))
         if ln_alone is None and contribution is None:
             return None
@@ -476,7 +488,7 @@ class ConstantsLearner:
 
     @property
     def _key(self) -> tuple[object, ...]:
-        """Everything but the job that affects a contribution."""
+        """All settings that affect a contribution, for cache keys."""
         scale = self.pool.scale.tobytes()
         return self.carries, self.floor.kind, self.horizon, self.until, self.known, scale
 
@@ -490,26 +502,26 @@ class ConstantsLearner:
 
     def _ln_clearing(self) -> float:
         """Return ln of the price at which the demand clears."""
-        if self._ln_market is None:
+        if self._cached_ln_clearing is None:
             jobs = [(job.arrival, job.contribution) for job in self._taught if job.contribution]
             span = self.horizon if self.until is None else min(self.horizon, self.until)
             if self.known:
-                self._ln_market = ln_price_of_known(jobs, self.pool.room, span)
+                self._cached_ln_clearing = ln_price_of_known(jobs, self.pool.room, span)
             else:
-                slots = max(0, self._slot - self._began)
-                self._ln_market = ln_price_of_promises(jobs, self.pool.room, slots, span)
-        return self._ln_market
+                slots = max(0, self._slot - self._observed_since)
+                self._cached_ln_clearing = ln_price_of_promises(jobs, self.pool.room, slots, span)
+        return self._cached_ln_clearing
 
     def _contribution(self, job: Job) -> PriceContribution | None:
         """Return a job's contribution, None if it has no demand or no time to run.
 
-        Its utility counts up to what its tenant could pay.
+        Its utilities are capped at the points that its tenant can pay (`Job.payable`).
         """
         demand, window = self._demand(job), self.window(job)
         if demand is None or not demand.any() or window <= 0:
             return None
-        # (23), (24), (3.13); reading 2: the argument is the shortest duration itself. The proof
-        # wants the most a job can earn, which is a slot earlier: d = 0 in the slot of arrival.
+        # u(n) of (23), (24), (3.13), by reading 2, and u(n - 1). The proof needs the largest
+        # utility, which is u(n - 1), because the duration is 0 in the slot of arrival.
         shortest = self._shortest(job)
         ln_payable = math.log(job.payable)
         durations = np.array([shortest, shortest - 1])
@@ -523,7 +535,7 @@ class ConstantsLearner:
         return _in_shares(self.pool, amounts)
 
     def shares_per_slot(self, job: Job) -> Floats:
-        """Return the shares of the pool that each worker count takes, summed over resources."""
+        """Return the shares that each worker count takes per slot, summed over resources."""
         total = np.zeros(len(job.worker_counts))
         if self.carries != "ps":
             total += job.worker_counts * self.pool.shares(job.worker).sum()
@@ -532,11 +544,10 @@ class ConstantsLearner:
         return total
 
     def covers(self, job: Job, constants: PriceConstants) -> bool:
-        """Return whether no utility of a job per share of a resource exceeds U.
+        """Return whether U is at least the job's largest utility per share of each resource.
 
-        The proofs of OASiS's Theorem 4 and PD-ORS's Theorem 3 assume it. A job can complete in its
-        arrival slot, so the largest utility is that of the shortest duration less one. (23), (24)
-        and (3.13) take the shortest duration itself.
+        The proofs of OASiS's Theorem 4 and PD-ORS's Theorem 3 assume it. The largest utility is
+        u(n - 1), because a job can complete in its arrival slot; (23), (24) and (3.13) print u(n).
         """
         demand = self._demand(job)
         if demand is None:
@@ -549,9 +560,10 @@ class ConstantsLearner:
 
     @property
     def _pools(self) -> int:
-        """Return the number of pools that share D0, which is at most half of the optimum.
+        """Number of pools, which divide D0, the total of the initial prices, equally.
 
-        OASiS prices two pools, hence 1/4 in (25) and (26); PD-ORS prices one, hence 1/2 in (3.14).
+        D0 is at most half of the optimum. OASiS prices two pools, hence 1/4 in (25) and (26).
+        PD-ORS prices one, hence 1/2 in (3.14).
         """
         return 1 if self.carries == "both" else 2
 
@@ -563,7 +575,6 @@ class ConstantsLearner:
         return np.asarray(job.worker + job.ps, dtype=np.int64)
 
     def _shortest(self, job: Job) -> int:
-        """Return the minimum slots in which the job could complete on this pool."""
         return job.min_slots_colocated if self.carries == "both" else job.shortest_slots
 
     def window(self, job: Job) -> int:
@@ -574,42 +585,43 @@ class ConstantsLearner:
 
     def constants(self) -> PriceConstants:
         """Return the constants over the jobs so far, the same object until they change."""
-        # Cached, because most jobs change nothing and each needs the constants twice.
-        ln_market = self._ln_clearing() if self.floor.kind == "clearing" else -math.inf
+        # Cached, because each job reads the constants twice, and most jobs don't change them.
+        ln_clearing = self._ln_clearing() if self.floor.kind == "clearing" else -math.inf
         ln_upper = self._extremes.ln_upper_in_force
-        state = ln_upper.tobytes(), self._extremes[1:], ln_market
+        state = ln_upper.tobytes(), self._extremes[1:], ln_clearing
         if self._cached is None or self._cached[0] != state:
-            self._cached = state, self._constants(ln_upper, ln_market)
+            self._cached = state, self._constants(ln_upper, ln_clearing)
         return self._cached[1]
 
-    def _constants(self, ln_upper: Floats, ln_market: float) -> PriceConstants:
-        seen = self._extremes
-        if not math.isfinite(seen.ln_least_rate):
+    def _constants(self, ln_upper: Floats, ln_clearing: float) -> PriceConstants:
+        extremes = self._extremes
+        if not math.isfinite(extremes.ln_min_density):
             return PriceConstants(-math.inf, ln_upper)
-        timespan = seen.longest if self.until is None else max(1, self.until - self.since)
+        timespan = extremes.max_window if self.until is None else max(1, self.until - self.since)
         # 1 / eta <= use_i / (T * sum of capacities) for every job i, below (26).
         ln_eta = (
-            math.log(timespan) + math.log(float(self.pool.total_shares.sum())) - seen.ln_least_use
+            math.log(timespan) + math.log(float(self.pool.total_shares.sum())) - extremes.ln_min_use
         )
-        ln_lower = max(-math.log(2.0 * self._pools) - ln_eta + seen.ln_least_rate, ln_market)
+        ln_theory = -math.log(2.0 * self._pools) - ln_eta + extremes.ln_min_density
+        ln_lower = max(ln_theory, ln_clearing)
         if self.floor.kind == "guaranteed":
             ln_lower = self._ln_guaranteed()
         upper = np.where(np.isneginf(ln_upper), -np.inf, np.maximum(ln_upper, ln_lower))
         return PriceConstants(ln_lower, upper)
 
     def _ln_guaranteed(self) -> float:
-        """Return ln L at which this pool's part of D0 is its part of half the best job's utility.
+        """Return ln of the largest L at which D0 is at most half of one job's utility alone.
 
-        D0 = T * L * sum of the priced capacities; over all pools it must be at most OPT / 2. If no
-        job is known to complete alone, only L = 0 ensures that.
+        D0 = T * L * sum of the priced capacities over all pools; the proof needs D0 <= OPT / 2. The
+        best job alone bounds OPT from below. If no job can complete alone, L is 0.
         """
-        seen = self._extremes
-        priced = float(self.pool.total_shares[np.isfinite(seen.ln_upper[0])].sum())
-        if seen.arrivals is None or not priced:
+        extremes = self._extremes
+        priced = float(self.pool.total_shares[np.isfinite(extremes.ln_upper[0])].sum())
+        if extremes.arrivals is None or not priced:
             return -math.inf
-        first, last = seen.arrivals
+        first, last = extremes.arrivals
         if self.until is not None:
-            # Jobs that teach nothing may have come before those that do.
+            # If jobs are learnt, refused ones may have arrived before the first that teaches.
             begin = max(first, self.since) if self.known else self.since
             timespan = max(1, self.until - begin)
         else:
@@ -617,42 +629,43 @@ class ConstantsLearner:
             if not self.known:
                 # Rounded up to a power of two, so that not every arrival changes the prices.
                 timespan = self.horizon << (-(-timespan // self.horizon) - 1).bit_length()
-        return seen.ln_alone - math.log(2.0 * self._pools * timespan * priced)
+        return extremes.ln_alone - math.log(2.0 * self._pools * timespan * priced)
 
 
-def _in_shares(pool: PricePool, one: PriceContribution) -> PriceContribution:
-    """Return a contribution in shares of another pool."""
-    shares = pool.shares(one.demand)
+def _in_shares(pool: PricePool, contribution: PriceContribution) -> PriceContribution:
+    """Return a contribution with its shares, and what follows from them, for this pool."""
+    shares = pool.shares(contribution.demand)
     priced = shares > 0
     ln_upper = np.full((2, len(shares)), -np.inf)
-    ln_upper[:, priced] = one.ln_best[:, None] - np.log(shares[priced])
-    # Infinite if no server of the pool has the resources: the job then doesn't count.
-    ln_use = math.log(one.slots) + _ln(float(shares.sum())) if priced.any() else math.inf
-    return one._replace(ln_upper=ln_upper, ln_use=ln_use, shares=shares)
+    ln_upper[:, priced] = contribution.ln_best[:, None] - np.log(shares[priced])
+    ln_use = math.inf  # no server of the pool has the resources, so the job contributes nothing
+    if priced.any():
+        ln_use = math.log(contribution.slots) + _ln(float(shares.sum()))
+    return contribution._replace(ln_upper=ln_upper, ln_use=ln_use, shares=shares)
 
 
 def worker_slots(job: Job) -> int:
     """Return the maximum worker-slots that a job takes, ``ceil(E N M (tau + 2 e / b))``.
 
-    With a measured throughput curve, the amount depends on the worker count. The most wasteful
-    count applies, because L is a lower bound. A bag of tasks counts with one copy of each.
+    With a measured throughput curve, the worker-slots depend on the worker count. The result is the
+    maximum over the counts, because L must be a lower bound. A task of a bag counts with one copy.
     """
     if job.bag is not None:
         return math.ceil(job.bag.worker_slots)
-    # A float is exact enough: the amount only enters L, through its logarithm.
+    # A float is exact enough, because only ln of the result is used, in L.
     return math.ceil(float((job.worker_counts * (job.required / job.gains)).max()))
 
 
 def given_constants(
     lower: float, upper: Mapping[str, float], resources: Sequence[str]
 ) -> PriceConstants:
-    """Return constants given by a user, as utilities per slot for a share of 1."""
+    """Return the constants that a user gave as utilities per slot for a share of 1."""
     ln_upper = np.array([_ln(upper.get(resource, 0.0)) for resource in resources])
     return PriceConstants(_ln(lower), ln_upper)
 
 
 def _ln_smallest_utility(job: Job, window: int) -> float:
-    """Return the logarithm of the smallest positive utility of completing within the window."""
+    """Return ln of the smallest positive utility within the window; utilities never rise."""
     ln_utilities = job.utility.log_values(np.arange(window))
     positive = ln_utilities[np.isfinite(ln_utilities)]
     return float(positive[-1]) if len(positive) else -math.inf
@@ -663,8 +676,8 @@ def _ln(value: float) -> float:
 
 
 LN_COST_PART: Final = math.log(0.5)
-"""Ln of the part of its utility that a job pays at the limit of L. The largest L with which Theorem
-4's proof holds takes the same part, for the whole cluster instead of the job's own resources."""
+"""Ln of the part of its utility that a job pays on an empty cluster at the maximum L. Theorem 4's
+proof also needs a half, but as the price of the whole cluster."""
 
 
 def limit_lower(
@@ -673,12 +686,12 @@ def limit_lower(
     alone: StandaloneValue,
     jobs: Iterable[Job],
 ) -> list[PriceConstants]:
-    """Return constants at which some job pays at most half of its utility on an empty cluster.
+    """Lower L until some job pays at most half of its utility on an empty cluster.
 
-    The clearing price is that of each pool as one machine. A job pays in both pools, and a small
-    cluster runs it more slowly, so few and large jobs could all be refused by an empty cluster.
-    If there is none, the L of all pools are lowered by the same factor until there is one. They
-    stay if no job can complete alone.
+    The clearing price regards each pool as one machine. But a job pays in both pools, and takes
+    longer on a small cluster. So an empty cluster could refuse every one of a few large jobs. The L
+    of all pools are lowered by the same factor, if necessary. They don't change if no job can
+    complete alone.
     """
     ln_largest = -math.inf
     for job in jobs:
@@ -700,13 +713,12 @@ def _ln_utility_per_cost(
     counts, slots = alone.plans(job, learners[0].window(job))
     if not len(counts):
         return -math.inf
-    ln_rate = np.full(len(counts), -np.inf)
+    ln_rate = np.full(len(counts), -np.inf)  # ln of the cost per slot, by worker count
     for pool, learner in zip(constants, learners, strict=True):
         shares = learner.shares_per_slot(job)[counts]
         ln_shares = np.log(shares, out=np.full(len(shares), -np.inf), where=shares > 0)
         ln_rate = np.logaddexp(ln_rate, pool.ln_lower + ln_shares)
     ln_utilities = job.utility.log_values(slots - 1)
-    # Without a cost every utility pays, and without a utility no plan does.
-    pays = np.isfinite(ln_utilities)
-    ratios = ln_utilities[pays] - ln_rate[pays] - np.log(slots[pays])
+    useful = np.isfinite(ln_utilities)  # the ratio is +inf without a cost, -inf without a utility
+    ratios = ln_utilities[useful] - ln_rate[useful] - np.log(slots[useful])
     return float(ratios.max(initial=-np.inf))

@@ -1,10 +1,9 @@
-"""The premise and ratio of Theorem 4 of OASiS, and of Theorem 3 of PD-ORS, for a run.
+"""Competitive ratios of a run by OASiS's Theorem 4 or PD-ORS's Theorem 3, and their premises.
 
-The theorem's ratio is 2 alpha, with alpha = max(1, ln U / L). It has premises (`guarantee`), among
-them D0 <= OPT / 2. D0 is the dual value of the prices of empty servers, T * sum of L * capacity.
-OPT, the offline optimum, isn't known. The best job alone and the earnings of all admitted plans
-bound it from below. The utilities of all jobs at their best, as far as their minimum use fits,
-bound it from above.
+OASiS's ratio is 2 alpha, with alpha = max(1, ln U / L). One premise is D0 <= OPT / 2. D0 is the
+dual value of the prices of empty servers, T * sum of L * capacity. OPT, the offline optimum, is
+only known within bounds. The best job alone and the utility of all admitted plans are lower bounds.
+`optimum_at_most` is an upper bound.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from shadowprice.policies.pricing.constants import ConstantsLearner, PriceConsta
 Fields = dict[str, object]
 
 _ROUNDING: Final = 1e-9
-"""Relative rounding error of D0, a product of exponentials, that is tolerated."""
+"""Tolerated relative rounding error of D0, a sum of exponentials."""
 
 _SMALL: Final = 0.1
-"""Largest rise of ln(price) by one job on one server that counts as small.
+"""Maximum rise of ln(price) by one job on one server at which demands are small.
 
-The proofs integrate over ever smaller rises. A rise of x makes the ratio (e^x - 1) / x times as
-large: 1.05 here.
+The proofs assume infinitesimal rises. A rise of x makes the ratio (e^x - 1) / x times as large:
+1.05 here.
 """
 
 
 def guarantee_alpha(constants: Sequence[PriceConstants]) -> float:
-    """Return alpha = max(1, ln U^r / L) over pools and resources; infinite if L is 0."""
+    """Return alpha, the maximum of 1 and ln(U / L) over pools and resources; infinite if L is 0."""
     alpha = 1.0
     for pool in constants:
         upper = pool.ln_upper[np.isfinite(pool.ln_upper)]
@@ -50,32 +49,34 @@ def optimum_at_most(
 ) -> float:
     """Return an upper bound of the offline optimum.
 
-    For each pool and limited resource, a fractional knapsack of jobs at their best utility, each
-    with its minimum worker-slots; the minimum counts.
+    It is the minimum over pools and limited resources of a fractional knapsack. Each job has its
+    maximum utility there, and the use of its minimum worker-slots. The timespan is in slots.
     """
-    best = np.array([_best(job) for job in jobs])
-    bound = float(best.sum())
+    utilities = np.array([_max_utility(job) for job in jobs])
+    bound = float(utilities.sum())
     for learner in learners:
         if learner.carries == "ps":
-            continue
-        min_worker_slots = np.array([_least_worker_slots(job) for job in jobs])
+            continue  # the minimum of parameter servers isn't computed; the bound stays valid
+        min_worker_slots = np.array([_min_worker_slots(job) for job in jobs])
         shares = np.array([learner.pool.shares(job.worker) for job in jobs])
         uses = shares * min_worker_slots[:, None]
         for resource, total in enumerate(learner.pool.room):
             if 0 < total < math.inf:
-                bound = min(bound, _knapsack(best, uses[:, resource], timespan * float(total)))
+                room = timespan * float(total)
+                bound = min(bound, _knapsack(utilities, uses[:, resource], room))
     return bound
 
 
 def max_share_of_server(
     learners: Sequence[ConstantsLearner], cluster: Cluster, jobs: Sequence[Job]
 ) -> float:
-    """Return the largest share of a server's limited resources that one job can take."""
+    """Return the largest share of a limited resource of a server that one job can take."""
     if not jobs:
         return 0.0
     largest = 0.0
     for learner in learners:
         members = np.flatnonzero(learner.pool.members)
+        # One server of each kind suffices.
         _, first = np.unique(cluster.kinds[members], return_index=True)
         for capacity in cluster.capacity[members[first]]:
             total = np.zeros((len(jobs), len(capacity)))
@@ -92,13 +93,13 @@ def max_share_of_server(
 
 
 def _shares_on(capacity: Amounts, demands: Sequence[Amounts], counts: Sequence[float]) -> Floats:
-    """Return shares of a server by job and resource, for up to ``counts`` processes of a job."""
+    """Return each job's shares of a server by resource, with up to ``counts`` processes."""
     demand = np.array(demands, dtype=np.float64)
     limited = capacity < UNLIMITED
     fits = np.full(demand.shape, np.inf)
     np.floor_divide(capacity, demand, out=fits, where=limited & (demand > 0))
     number = np.minimum(fits.min(axis=1), counts)
-    number[~np.isfinite(number)] = 0.0  # nothing that the server limits
+    number[~np.isfinite(number)] = 0.0  # any number fits: the server limits none of the resources
     room = np.where(limited & (capacity > 0), capacity, np.inf)
     return np.asarray(number[:, None] * demand / room)
 
@@ -116,12 +117,13 @@ def guarantee(
 ) -> Fields:
     """Return the theorem's ratio for a run, and whether each of its premises held.
 
-    ``jobs`` are all that arrived, ``earned`` is the total utility of all admitted plans, and
-    ``premises`` are those that only the policy knows. ``factor`` is the ratio over alpha: 2 in
-    OASiS's Theorem 4, 6 G / delta in PD-ORS's Theorem 3.
+    ``jobs`` are all jobs that arrived. ``earned`` is the total utility of all admitted plans.
+    ``premises`` has the premises that only the policy can check. ``factor`` is the ratio over
+    alpha: 2 in OASiS's Theorem 4, 6 G / delta in PD-ORS's Theorem 3.
 
-    ``D0_within_half_of_optimum`` is None if neither bound of the optimum decides. The ratio is
-    proved only if ``premises_held``: all are true. Infinite numbers are None.
+    The ratio is only proved if ``premises_held``, that is, if all premises are true.
+    ``D0_within_half_of_optimum`` is None if the bounds of the optimum don't decide it. Infinite
+    numbers are None.
     """
     alpha = guarantee_alpha(constants)
     first = min((job.arrival for job in jobs), default=0)
@@ -149,7 +151,7 @@ def guarantee(
             for learner, pool in zip(learners, constants, strict=True)
             for job in jobs
         ),
-        # Otherwise a job can't be planned in slots that the optimum uses.
+        # With a shorter horizon, the optimum can use slots that the policy can't plan.
         "horizon_reaches_end": horizon >= timespan,
         "demands_are_small": share * alpha <= _SMALL,
         **premises,
@@ -166,13 +168,14 @@ def guarantee(
     }
 
 
-def _best(job: Job) -> float:
+def _max_utility(job: Job) -> float:
+    # The duration is 0 if the job completes in its arrival slot.
     return math.exp(float(job.utility.log_values(np.array([job.min_slots_colocated - 1]))[0]))
 
 
-def _least_worker_slots(job: Job) -> float:
+def _min_worker_slots(job: Job) -> float:
     if job.bag is not None:
-        return 0.0
+        return 0.0  # a lower bound: the work of a bag is random
     gains = np.maximum(job.gains, job.internal_gains)
     useful = gains > 0
     slots = job.worker_counts[useful] * (job.required / gains[useful])
@@ -180,7 +183,7 @@ def _least_worker_slots(job: Job) -> float:
 
 
 def _knapsack(values: np.ndarray, uses: np.ndarray, room: float) -> float:
-    """Return the maximum value of the fractional knapsack with a capacity of ``room``."""
+    """Return the maximum total value of items, whole or in part, whose use is at most ``room``."""
     free = uses <= 0
     total = float(values[free].sum())
     values, uses = values[~free], uses[~free]

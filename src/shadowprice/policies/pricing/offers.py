@@ -1,4 +1,4 @@
-"""Offers of a priced planner to a job, the protocol of such planners, and refusals."""
+"""Searches for the best plan of one job at current prices, and the reasons of refusals."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ from shadowprice.policies.pricing.board import PriceBoard
 
 @dataclass(frozen=True, eq=False)
 class PricedOffer:
-    """The best plan that the cluster can offer a job."""
+    """A plan for a job with its utility and cost; a search returns the one of maximum payoff."""
 
     completion: int  # slot
     utility: float
     cost: float
-    payoff: float  # utility of completing then, less the cost: OASiS's mu of (20), PD-ORS's lambda
-    choice: Integers  # in each slot of the window, -1 for none; the meaning depends on the planner
+    payoff: float  # utility - cost: mu in OASiS (20), lambda in PD-ORS
+    choice: Integers  # by slot: the planner's index of what runs, -1 if nothing does
     copies: tuple[TaskCopies, ...] = ()  # of the tasks of a bag
     bound: float | None = None  # upper bound of the payoff of every offer; None if unproved
-    plan: Schedule | None = None  # the schedule, if it isn't the one built from the choice
+    plan: Schedule | None = None  # the schedule; None if it is built from `choice`
 
 
 class ResourceBottleneck(NamedTuple):
     """The resource that limits a job most."""
 
     resource: str
-    where: str  # the servers that lack it, such as "worker servers"
-    kind: str  # processes that it limits: "workers" or "parameter servers"
-    room: float  # how many of them fit in a slot on average
+    where: str  # the servers on which it is scarce, such as "worker servers"
+    kind: str  # limited processes: "workers" or "parameter servers"
+    room: float  # how many processes fit in a slot on average
 
 
 class BoardUse(NamedTuple):
-    """What a schedule takes from one board."""
+    """What a schedule takes from one board's pool."""
 
-    label: str  # appended to the name of a resource, such as " of worker servers"
+    label: str  # suffix of resource names in texts, such as " of worker servers"
     board: PriceBoard
     counts: Integers  # of processes, by entry of the schedule
     demand: Amounts  # of one of them
@@ -68,16 +68,15 @@ class TooExpensiveProof(NamedTuple):
 
     bound: float  # upper bound of the payoff of every schedule; -inf if none completes the work
     utility: float | None = None
-    """Of the schedule behind the bound, which may not be feasible, as is the cost: approximations
-    of the job's. None without a schedule."""
-    cost: float | None = None
+    """Utility of the schedule that gives the bound, perhaps an infeasible one; None without one."""
+    cost: float | None = None  # of the same schedule
 
 
 class OfferSearch(ABC):
-    """Finds plans for one job at the prices of one moment.
+    """Finds plans for one job at current prices.
 
-    ``remaining`` counts the progress units to make. ``plain`` is the search without further
-    conditions on plans, which gives their costs.
+    ``remaining`` is the job's remaining work in progress units. ``plain`` is the planner's own
+    search, without further conditions on plans; it also computes costs.
     """
 
     plain: PricedJob
@@ -91,8 +90,8 @@ class OfferSearch(ABC):
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
         """Return the offer with the largest payoff, None if no plan completes the work.
 
-        Every utility is multiplied by ``factor``. ``more`` progress units are planned beyond those
-        that remain, but not for a bag of tasks.
+        Every utility is multiplied by ``factor``. ``more`` progress units are planned in addition
+        to the remaining ones; a bag of tasks ignores it.
         """
 
     def schedule(self, offer: PricedOffer) -> Schedule:
@@ -100,28 +99,27 @@ class OfferSearch(ABC):
         return self.plain.place(offer) if offer.plan is None else offer.plan
 
     def explain_infeasible(self) -> Refusal | None:
-        """Return why no plan completes the work; None if the methods of `plain` explain it."""
+        """Return why no plan completes the work; None: `build_refusal` derives it from `plain`."""
         return None
 
 
 class PricedJob(OfferSearch):
-    """A planner's search for one job, and what plans for the job cost."""
+    """A planner's own search for plans of one job, and the costs of plans."""
 
     def __init__(self, view: View, job: Job, remaining: int) -> None:
         super().__init__(view, job, remaining)
         self.plain = self
 
     def prove_too_expensive(self) -> TooExpensiveProof | None:
-        """Return a quick proof that no offer has a positive payoff.
+        """Return a quick proof that no offer has a positive payoff, None without one.
 
-        For callers that don't need the best offer of a refused job. None if there is no proof that
-        is faster than `best`.
+        It saves the search for callers that don't need the best offer of a refused job.
         """
         return None
 
     @abstractmethod
     def place(self, offer: PricedOffer) -> Schedule:
-        """Return the schedule of an offer's choices."""
+        """Return the schedule that an offer's ``choice`` stands for."""
 
     @abstractmethod
     def max_gain(self) -> int:
@@ -133,7 +131,7 @@ class PricedJob(OfferSearch):
 
     @abstractmethod
     def uses(self, schedule: Schedule) -> list[BoardUse]:
-        """Return what a schedule takes from each board."""
+        """Return what a schedule takes from each board's pool."""
 
     def most_expensive(self, schedule: Schedule) -> tuple[str, float]:
         """Return the resource with the largest part of a schedule's cost, and that part."""
@@ -154,18 +152,17 @@ class PricedJob(OfferSearch):
 
 
 class DerivedSearch(OfferSearch):
-    """Base of searches for plans that meet more conditions than those of a planner.
+    """Base of searches whose plans meet conditions that the planner's own search ignores.
 
-    If ``begun``, the first slot of a plan counts a restart.
+    If ``first_start_costs``, the first slot of a plan has a restart, as if the job had run before.
     """
 
-    def __init__(self, plain: PricedJob, *, begun: bool) -> None:
+    def __init__(self, plain: PricedJob, *, first_start_costs: bool) -> None:
         super().__init__(plain.view, plain.job, plain.remaining)
         self.plain = plain
-        self._begun = begun
+        self._first_start_costs = first_start_costs
 
     def _offer(self, plan: Schedule, factor: float, choice: Integers) -> PricedOffer:
-        """Return the offer of a plan."""
         utility = factor * utility_value(self.job.utility, plan.completion - self.job.arrival)
         cost = float(self.plain.slot_costs(plan).sum())
         return PricedOffer(plan.completion, utility, cost, utility - cost, choice, plan=plan)
@@ -183,11 +180,11 @@ class PricedPlanner(ABC):
 
     @abstractmethod
     def quote(self, view: View, job: Job, remaining: int) -> PricedJob:
-        """Return a job at the current prices, with its remaining progress units."""
+        """Return the search for a job that has ``remaining`` progress units to make."""
 
 
 _MAX_PLANS: Final = 4  # each longer by the last shortfall; most jobs need one
-_RESTART_LOSS: Final = 1e-3  # of the payoff: from it on, fixed placements are tried too
+_RESTART_LOSS: Final = 1e-3  # share of the payoff: above it, fixed placements are tried too
 _MAX_FIXED_PLACEMENTS: Final = 8  # a plan may have hundreds of placements
 
 
@@ -196,10 +193,7 @@ class RestartAwareSearch(DerivedSearch):
 
     The papers plan as if a move cost nothing. A plan that is just long enough then falls short by
     its restarts, and its promise breaks. Here more and more work is planned, until the plan's
-    progress less its restarts covers the work.
-
-    The job is not a bag, because copies don't move. If ``begun``, the first slot of a plan counts a
-    restart too.
+    progress less its restarts covers the work. The job isn't a bag, because copies don't move.
     """
 
     def best(self, factor: float = 1.0, *, more: int = 0) -> PricedOffer | None:
@@ -212,9 +206,9 @@ class RestartAwareSearch(DerivedSearch):
     ) -> PricedOffer | None:
         """Return an offer that completes the work with restarts, None if none was found.
 
-        Restarts depend on all of the plan, while the search plans slot by slot. So the payoff isn't
-        necessarily the maximum; that of ``plain`` bounds it. The other parameters are those that
-        ``plain``, the best offer without restarts, was made with.
+        ``plain`` is the best offer without restarts, for the same ``factor`` and ``more``. Restarts
+        depend on the whole plan, but the search plans slot by slot. So the payoff may be below the
+        maximum; the payoff of ``plain`` is an upper bound.
         """
         best = next(self._lengthen(plain, factor, more), None)
         if best is None or best.payoff < plain.payoff - _RESTART_LOSS * abs(plain.payoff):
@@ -226,7 +220,7 @@ class RestartAwareSearch(DerivedSearch):
         return replace(best, bound=max(plain.bound, best.payoff))
 
     def _lengthen(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
-        """Yield the first plan that is long enough, of plans for more and more work."""
+        """Yield one plan that is long enough, or none; each try plans more work."""
         remaining, offer, planned_extra = self.remaining + more, plain, more
         for _ in range(_MAX_PLANS):
             done = self._charged_progress(offer)
@@ -240,7 +234,7 @@ class RestartAwareSearch(DerivedSearch):
             offer = longer
         kept_share = 1 - self.job.restart
         if kept_share:
-            # Enough for a restart in every slot: each keeps that share of its units, rounded down.
+            # Last try, for a restart in every slot: a slot keeps this share of its units, floored.
             slots = self.view.end - self.view.slot
             enough = -(-(remaining + slots) * kept_share.denominator // kept_share.numerator)
             longer = self.plain.best(factor, more=enough - self.remaining)
@@ -250,10 +244,10 @@ class RestartAwareSearch(DerivedSearch):
     def _charged_progress(self, offer: PricedOffer) -> int:
         """Return the progress units of an offer's plan after its restarts."""
         plan = self.plain.place(offer)
-        return planned_progress(self.job, plan, None, charged=True, ran=self._begun)
+        return planned_progress(self.job, plan, None, charged=True, ran=self._first_start_costs)
 
     def _fixed_offers(self, plain: PricedOffer, factor: float, more: int) -> Iterator[PricedOffer]:
-        """Yield offers that keep one placement of the plan until the work is done."""
+        """Yield offers that keep one of the plan's placements from its first slot to the end."""
         first: dict[Placement, int] = {}
         for slot, placement in self.plain.place(plain).placements():
             first.setdefault(placement, slot)
@@ -269,7 +263,7 @@ class RestartAwareSearch(DerivedSearch):
             placement.total_workers,
             remaining,
             colocated=placement.colocated,
-            restarts=self._begun,
+            restarts=self._first_start_costs,
         )
         if end > self.view.end:
             return None
@@ -280,33 +274,34 @@ class RestartAwareSearch(DerivedSearch):
         return constant_schedule(placement, slot, end) if fits else None
 
     def explain_infeasible(self) -> Refusal | None:
-        """Return why no plan completes the work; restarts, if a plan without them does."""
+        """Return why no plan completes the work: the restarts, if a plan without them would."""
         plain = self.plain.best()
         if plain is None:
             return self.plain.explain_infeasible()
         loss = float(self.job.restart)
         return Refusal(
             RefusalReason.NO_ROOM,
-            f"a restart takes {loss:.2g} of a slot, and no plan that is longer by that has "
-            f"room; without them it would be done in slot {plain.completion}",
+            f"no plan with its restarts fits; a restart takes {loss:.2g} of a slot. Without "
+            f"restarts, it would complete in slot {plain.completion}",
             completion=plain.completion,
             numbers={"restart_slots": loss},
         )
 
 
-_MAX_COUNTS: Final = 12  # maximum number of worker counts that are tried, evenly spaced
+_MAX_COUNTS: Final = 12  # worker counts that are tried, evenly spaced; each takes a search
 
 
 class FixedPlacementSearch(DerivedSearch):
     """Finds plans that keep one placement from the first slot to the last.
 
-    The papers' plans move a job from slot to slot. A job that loses its work when it is stopped
-    can't move.
+    The papers' plans may move a job in every slot. A job that doesn't save its progress can't move.
     ``boards`` are those of workers and of parameter servers, or one for both.
     """
 
-    def __init__(self, plain: PricedJob, boards: Sequence[PriceBoard], *, begun: bool) -> None:
-        super().__init__(plain, begun=begun)
+    def __init__(
+        self, plain: PricedJob, boards: Sequence[PriceBoard], *, first_start_costs: bool
+    ) -> None:
+        super().__init__(plain, first_start_costs=first_start_costs)
         view = plain.view
         self._hosts = tuple(np.zeros(view.cluster.servers, dtype=np.bool_) for _ in range(2))
         for hosts, board in zip(self._hosts, (boards[0], boards[-1]), strict=True):
@@ -335,7 +330,9 @@ class FixedPlacementSearch(DerivedSearch):
         for colocated in (True, False):
             if not job.gain(workers, colocated=colocated):
                 continue
-            slots = slots_needed(job, workers, remaining, colocated=colocated, restarts=self._begun)
+            slots = slots_needed(
+                job, workers, remaining, colocated=colocated, restarts=self._first_start_costs
+            )
             for start in range(view.slot, view.end - slots + 1):
                 placement = self._fit(start, slots, choice, colocated=colocated)
                 if placement is not None:
@@ -343,10 +340,10 @@ class FixedPlacementSearch(DerivedSearch):
         return None
 
     def _fit(self, start: int, slots: int, choice: int, *, colocated: bool) -> Placement | None:
-        """Return a placement that is free in some slots, on one server if ``colocated``."""
+        """Return a placement that is free in all these slots, on one server if ``colocated``."""
         job, ledger = self.job, self.view.ledger
         offset = start - ledger.start
-        # A cordoned server has no capacity for this job, but is in use.
+        # A cordoned server has a capacity of 0, but may be in use.
         free = np.maximum(ledger.capacity - ledger.used[offset : offset + slots].max(axis=0), 0)
         workers, ps = int(job.worker_counts[choice]), int(job.ps_counts[choice])
         room = fit_counts(free, job.worker, self._hosts[0])
@@ -367,11 +364,11 @@ class FixedPlacementSearch(DerivedSearch):
             on_ps = filled
         placement = dense_placement(on_workers, on_ps)
         if placement.colocated and job.two_rates:
-            return None  # tried before, as a co-located placement
+            return None  # co-located placements were tried with their own, shorter duration
         return placement
 
     def _on_one(self, free: Integers, room: Integers, workers: int, ps: int) -> Placement | None:
-        """Return a placement on the first server that fits all processes."""
+        """Return a placement on the first server on which all processes fit."""
         job = self.job
         fits = room >= workers
         if ps and job.ps is not None:
@@ -393,12 +390,12 @@ class FixedPlacementSearch(DerivedSearch):
 
 _MAX_NEWTON_STEPS = 20
 _DISTANT_FACTOR = 1e9
-"""Factor at which the plan of maximum utility has the maximum payoff, per unit of cost."""
-_MAX_FACTOR = 1e200  # maximum factor: more would overflow if the utility is nearly 0
+"""Utility over cost at which the cost hardly matters: the best plan has the maximum utility."""
+_MAX_FACTOR = 1e200  # a larger factor on the utility could overflow
 
 
 def build_refusal(quote: OfferSearch, offer: PricedOffer | None) -> Refusal:
-    """Return a refusal with its numbers; ``offer`` is the best plan, if any, and doesn't pay."""
+    """Return a refusal with its numbers; ``offer`` is the best one, with a payoff of at most 0."""
     if offer is None:
         return quote.explain_infeasible() or _no_schedule(quote.plain)
     _, nearest = min_acceptance_factor(quote, offer)
@@ -417,7 +414,7 @@ def build_refusal(quote: OfferSearch, offer: PricedOffer | None) -> Refusal:
 
 
 def _no_value(priced: PricedJob, offer: PricedOffer) -> Refusal:
-    """Return the refusal of a job that could only complete after its utility is gone."""
+    """Return the refusal of a job that can only complete when its utility is 0."""
     view, job = priced.view, priced.job
     durations = np.arange(view.slot - job.arrival, view.end - job.arrival)
     useful = int(np.count_nonzero(job.utility.values(durations) > 0))
@@ -470,7 +467,7 @@ def _no_schedule(priced: PricedJob) -> Refusal:
 
 
 def _most_expensive_resource(quote: OfferSearch, offer: PricedOffer) -> str:
-    """Return the most expensive resource of a plan, its part of the cost, and its slots."""
+    """Describe a plan's most expensive resource, with its part of the cost and the slots."""
     schedule = quote.schedule(offer)
     label, amount = quote.plain.most_expensive(schedule)
     span = f"slots {schedule.start} to {schedule.completion}"
@@ -482,10 +479,10 @@ def min_acceptance_factor(
 ) -> tuple[float, PricedOffer | None]:
     """Return the minimum factor on the utility at which some plan has a payoff of 0, and that plan.
 
-    The factor is the minimum of cost / utility over completion slots. Newton's method on the
-    largest payoff as a function of the factor (Dinkelbach) takes a few steps, each one exact
+    The factor is the minimum of cost / utility over all plans. Dinkelbach's algorithm (Newton's
+    method on the largest payoff as a function of the factor) takes a few steps, each with one
     search. It starts from the offer, or from the plan of maximum utility if the offer has no
-    utility. The plan is None if none has a utility.
+    utility. The plan is None if no plan has a utility.
     """
     job = quote.job
     nearest: PricedOffer | None = None

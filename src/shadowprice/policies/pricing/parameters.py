@@ -1,4 +1,4 @@
-"""Parameters that every policy with exponential prices shares."""
+"""Parameters of all policies with exponential prices."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class GivenPrices(Spec):
 
 
 def check_lower_below_upper(lower: float, upper: Mapping[str, float]) -> None:
-    """Raise `ValueError` if a U is below L: prices would fall as capacity is used."""
+    """Raise `ValueError` if a U is below L, because prices would then fall as load rises."""
     low = [name for name, price in upper.items() if price < lower]
     if low:
         raise ValueError(f"U of {', '.join(low)} is below L = {lower:g}; prices never fall")
 
 
 class PriceParameters(Parameters):
-    """Where the constants L and U of the price function come from."""
+    """Source and definition of the constants L and U of the price function."""
 
     paper_settings: ClassVar[Mapping[str, object]] = {
         "prices": "offline",
@@ -60,7 +60,7 @@ class PriceParameters(Parameters):
     )
     price_scale_absorbs: Literal["U", "L"] = Field(
         default="U",
-        description="constant that a wrong ratio changes: U: L stays; L: U stays, and an empty "
+        description="constant that price_scale changes. U: L stays; L: U stays, and an empty "
         "server costs L / price_scale",
     )
     lower: Literal["theory", "guaranteed", "clearing"] = Field(
@@ -68,32 +68,32 @@ class PriceParameters(Parameters):
         description="lower price constant L. clearing: at least the density at which demand would "
         "just fill the cluster; guaranteed: the largest L at which empty servers cost half of "
         "what one job earns alone, as the proof of Theorem 4 needs; theory: (25), (26), which is "
-        "below every job's minimum utility density. A steep sigmoid makes that vanish, so prices "
-        "stay near 0 until a server is nearly full",
+        "below every job's minimum utility density. With steep sigmoids that is nearly 0, and "
+        "prices stay near 0 until a server is nearly full",
     )
     empty: Literal["priced", "admits"] = Field(
         default="priced",
         description="what happens to a job that L prices out of an empty cluster. priced: it is "
-        "refused; admits: prices are lowered for it until its payoff is positive, by rationale "
-        "(i) of the papers",
+        "refused; admits: prices are lowered for it until its payoff is positive, because the "
+        "papers state that an empty cluster admits every job",
     )
     restarts: Literal["counted", "ignored"] = Field(
         default="counted",
         description="time that jobs lose when they move (`restart`). counted: plans include it, "
-        "and promises hold; ignored: as in the papers, and a plan that falls short is replaced",
+        "and promises hold; ignored: as in the papers; plans that fall short are replaced later",
     )
 
     @property
     def fixed(self) -> Path | None:
-        """The file of posted prices, None if prices follow the load."""
+        """The file of posted prices, None if prices are computed from the load."""
         return Path(self.prices[len("fixed:") :]) if self.prices.startswith("fixed:") else None
 
     def scaled(self, constants: PriceConstants) -> PriceConstants:
-        """Return constants with the configured wrong estimate of U/L."""
+        """Return constants with ``price_scale`` applied to each ratio U/L."""
         return constants.scaled(self.price_scale, self.price_scale_absorbs)
 
     def for_jobs(self, known: Sequence[Job] | None) -> Self:
-        """Return the parameters with ``prices=auto`` resolved: online if ``known`` is None."""
+        """Replace ``prices=auto`` by ``online`` if ``known`` is None, else by ``offline``."""
         if self.prices != "auto":
             return self
         return self.model_copy(update={"prices": "online" if known is None else "offline"})

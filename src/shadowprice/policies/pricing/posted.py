@@ -1,18 +1,18 @@
 """Posted prices in a file: a price for every limit of every pool in every slot.
 
-A certificate (`shadowprice bound --prices FILE`) writes them and ``oasis --set prices=fixed:FILE``
-decides at them. The file is JSON: the limits of each pool, and one row
-``[slot, pool, limit, price]`` for every price that is not 0, in utility per slot for all that the
-limit allows.
+`shadowprice bound --prices FILE` writes them, and ``oasis --set prices=fixed:FILE`` decides with
+them. The file is JSON: the limits of each pool, and one row ``[slot, pool, limit, price]`` for
+every positive price. A price is the utility per slot for all that the limit allows.
 
 Every placement obeys linear limits on the total capacity of a pool. The plain limits are the
-resources: demands add up to at most the capacities. But servers are integral: 50 servers of 4 GPUs
-host 50 workers of 3 GPUs, not 66. For a nondecreasing superadditive function u on [0, 1] and
-processes on a server of capacity c, with C the largest capacity,
+resources: the demands add up to at most the capacities. But a process can't be split over servers:
+50 servers of 4 GPUs host 50 workers of 3 GPUs, not 66. So there are stronger limits. For a
+nondecreasing superadditive function u on [0, 1] and processes on a server of capacity c, with C the
+largest capacity,
 
     sum of u(demand / C) <= u(sum of demands / C) <= u(c / C),
 
-so each function u, summed over the servers, gives one more limit. The functions are those of Fekete
+so the sum over the servers is one more limit for each function u. The functions are those of Fekete
 and Schepers (*New classes of fast lower bounds for bin packing problems*, Mathematical Programming
 91, 2001): for k = 1, 2, ...,
 
@@ -42,10 +42,10 @@ MAX_DFF_K: Final = 4  # maximum k of the functions u_k (dual feasible functions)
 
 @dataclass(frozen=True, slots=True)
 class CapacityLimit:
-    """One limit of a pool."""
+    """One limit of a pool: u(demand / C), summed over its processes, is at most ``total``."""
 
     resource: int  # column of the resource
-    parts: int  # the function's k; 0 for the resource itself
+    parts: int  # k of the function u_k; 0 for the resource itself, u(x) = x
     reference: int  # C, the largest capacity of a server of the pool
     total: Fraction  # sum of u(capacity / C) over all servers
 
@@ -56,7 +56,7 @@ class CapacityLimit:
 
 
 def _weight(demand: int, reference: int, parts: int) -> Fraction:
-    """Return u(demand / C)."""
+    """Return u(demand / C), where ``reference`` is C and ``parts`` is k."""
     x = Fraction(demand, reference)
     if not parts or x >= 1:
         return min(x, Fraction(1)) if parts else x
@@ -67,7 +67,7 @@ def _weight(demand: int, reference: int, parts: int) -> Fraction:
 
 
 def build_limits(cluster: Cluster, members: Flags) -> list[CapacityLimit]:
-    """Return the limits of a pool's servers, none of a resource that is unlimited or absent."""
+    """Return the limits of a pool's servers; unlimited and absent resources have none."""
     limits = []
     for resource in range(len(cluster.resources)):
         capacities = cluster.capacity[members, resource]
@@ -98,7 +98,7 @@ FORMAT = "shadowprice-prices"
 VERSION = 1
 
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Place = Annotated[int, Field(ge=0)]
+Index = Annotated[int, Field(ge=0)]
 
 
 class _LimitRecord(BaseModel):
@@ -116,9 +116,9 @@ class _Document(BaseModel):
     slot_seconds: str
     resources: list[str]
     pools: Annotated[list[list[_LimitRecord]], Field(min_length=1, max_length=2)]
-    first: Place
+    first: Index
     slots: Annotated[int, Field(ge=0, le=10_000_000)]
-    prices: list[tuple[Place, Place, Place, Price]]
+    prices: list[tuple[Index, Index, Index, Price]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,15 +127,15 @@ class PostedPrices:
 
     first: int  # slot of the first row
     prices: Floats
-    """By slot, pool and limit: utility per slot for all that a limit allows. Slots beyond are
+    """Utility per slot for all that a limit allows, by slot, pool and limit. Other slots are
     free."""
     limits: Sequence[Sequence[CapacityLimit]]
-    """Of each pool: one for all servers, or one for workers and one for PS."""
+    """Limits of each pool. There is one pool for all servers, or one for workers and one for PS."""
 
     def costs(self, job: Job, first: int, slots: int) -> Floats:
-        """Return the cost of each worker count, with its PS, in some slots."""
+        """Return the cost by slot, from ``first`` on, and worker count, each with its PS."""
         use = np.zeros((len(job.worker_counts), *self.prices.shape[1:]))
-        for pool, counts, demand in (
+        for pool, counts, demand in (  # pool -1 is that of PS, or the only one
             (0, job.worker_counts, job.worker),
             (-1, job.ps_counts, job.ps),
         ):
@@ -162,7 +162,7 @@ class PostedPrices:
         return column, paid.get(column, 0.0)
 
     def document(self, cluster: Cluster) -> Mapping[str, object]:
-        """Return the file's content; ``cluster`` is the one that the prices are for."""
+        """Return the file's content; the prices are for ``cluster``."""
         rows = np.argwhere(self.prices > 0)
         return {
             "format": FORMAT,
@@ -191,7 +191,7 @@ class PostedPrices:
 
 
 def pool_limits(cluster: Cluster) -> list[list[CapacityLimit]]:
-    """Return the limits of a cluster's pools: one, or one per role if no server hosts both."""
+    """Return the limits of each pool: one pool, or one per role if no server hosts both roles."""
     if bool((cluster.hosts_workers & cluster.hosts_ps).any()):
         return [build_limits(cluster, cluster.hosts_workers | cluster.hosts_ps)]
     return [build_limits(cluster, cluster.hosts_workers), build_limits(cluster, cluster.hosts_ps)]
@@ -205,7 +205,7 @@ def read_posted_prices(path: Path, cluster: Cluster) -> PostedPrices:
         raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from error
     except ValidationError as error:
         hint = "write it with `shadowprice bound --prices FILE`"
-        raise InputError(Fault(str(path), "is not a file of prices, or damaged", hint)) from error
+        raise InputError(Fault(str(path), "is not a valid file of prices", hint)) from error
     expected = pool_limits(cluster)
     limits = [
         [
@@ -221,7 +221,7 @@ def read_posted_prices(path: Path, cluster: Cluster) -> PostedPrices:
     ]
     if limits != expected or document.slot_seconds != str(cluster.slot_seconds):
         hint = "write prices for this cluster with `shadowprice bound --prices FILE`"
-        raise InputError(Fault(str(path), "its prices are for another cluster", hint))
+        raise InputError(Fault(str(path), "has prices for another cluster", hint))
     prices = np.zeros((document.slots, len(expected), max(map(len, expected))))
     for slot, pool, limit, price in document.prices:
         if not (
@@ -236,4 +236,4 @@ def _ratio(text: str) -> Fraction:
     try:
         return Fraction(text)
     except ZeroDivisionError:
-        return Fraction(-1)
+        return Fraction(-1)  # differs from every limit, so the file is refused

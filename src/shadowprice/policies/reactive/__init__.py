@@ -1,1 +1,1 @@
-"""Base of policies that place the next slot: event dispatch, free capacity, job table."""
+"""Base of policies that only decide the next slot, with free capacity and a job table."""

@@ -1,4 +1,4 @@
-"""Base of policies that place the next slot: dispatches events to steps."""
+"""Base classes of policies that only decide the next slot; they dispatch events to methods."""
 
 from __future__ import annotations
 
@@ -36,22 +36,19 @@ P = TypeVar("P", bound=Parameters)
 
 
 class ReactivePolicy(ABC, Generic[P]):
-    """A policy that places the next slot; a subclass handles each event.
-
-    The job set of the context is not kept.
-    """
+    """A policy that only decides the next slot; a subclass defines a method for each event."""
 
     capabilities: ClassVar[Capabilities]
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:
-        self._context = replace(context, known_jobs=None)
+        self._context = replace(context, known_jobs=None)  # the policy is pickled with it
         self._parameters = parameters
         self._cluster = context.cluster
         self._servers = AvailableServers(context.cluster)
-        self._changed = False
+        self._changed = False  # whether the next slot must be decided
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force."""
+        """Return all parameters with their values, defaults included."""
         return self._parameters.model_dump()
 
     def resume(self, view: View) -> None:
@@ -62,7 +59,7 @@ class ReactivePolicy(ABC, Generic[P]):
         for server in unavailable_server_rows(view):
             self._lose_server(server)
         for state in view.open_jobs.values():
-            if state.status is not Status.ARRIVED:  # their arrival is still to be answered
+            if state.status is not Status.ARRIVED:  # the event of their arrival follows
                 self._restore_job(view, state, before)
         self._keep_learnt_state(before)
         self._changed = True
@@ -103,7 +100,7 @@ class ReactivePolicy(ABC, Generic[P]):
     # ------------------------------------------------------------ steps
 
     def _begin(self, view: View) -> Iterator[Decision]:
-        """Decide on the slot that begins, if the policy wakes in every slot."""
+        """Decide the slot that begins, if the policy wakes in every slot."""
         del view
         yield from ()
 
@@ -112,24 +109,24 @@ class ReactivePolicy(ABC, Generic[P]):
         """Answer arriving jobs."""
 
     def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
-        """Decide about a revised job that asks for more than before.
+        """Decide about a job whose revision needs a new admission.
 
-        Raises RevisionRefusedError to refuse.
+        Raises `RevisionRefusedError` to refuse the revision.
         """
         del view, job
         yield from ()
 
     @abstractmethod
     def _remove_job(self, name: str) -> None:
-        """Remove a job that ended, if the policy knows it: after a resync it may not."""
+        """Remove a job that ended, if the policy has it; after a resync it may not."""
 
     def _finish(self, view: View, name: str) -> None:
-        """Remove a job that finished, if the policy knows it."""
+        """Remove a job that finished, if the policy has it."""
         del view
         self._remove_job(name)
 
     def _cancel(self, name: str) -> None:
-        """Remove a job that was cancelled or failed, if the policy knows it."""
+        """Remove a job that was cancelled or failed, if the policy has it."""
         self._remove_job(name)
 
     def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
@@ -141,29 +138,27 @@ class ReactivePolicy(ABC, Generic[P]):
         """Record that jobs have lost their placements."""
 
     def _lose_server(self, server: int) -> None:
-        """Mark a server as lost."""
         self._servers.lose(server)
 
     def _restore_server(self, server: int) -> None:
-        """Mark a lost server as up."""
         self._servers.restore(server)
 
     @abstractmethod
     def _restore_job(self, view: View, state: JobState, before: Self) -> None:
-        """Add an open job again at a resync; the policy's state ``before`` may lack it."""
+        """Add an open job again at a resync; ``before`` is the policy's former state."""
 
     def _settle(self, view: View, event: events.PolicyEvent) -> Iterator[Decision]:
-        """Finish an event; by default, record that the next slot must be decided."""
+        """Finish an event. By default, record that the next slot must be decided."""
         del view, event
         self._changed = True
         yield from ()
 
     def _keep_learnt_state(self, before: Self) -> None:
-        """Keep the learnt state that outlives a resync; the open jobs are added already."""
+        """Keep learnt state of ``before`` at a resync, after the open jobs were added."""
 
 
 class QueueingPolicy(ReactivePolicy[P]):
-    """A reactive policy that queues every job that the empty cluster carries."""
+    """A reactive policy that queues every job that fits on the empty cluster."""
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:
         super().__init__(context, parameters)
@@ -171,20 +166,20 @@ class QueueingPolicy(ReactivePolicy[P]):
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
-        del explained  # a refusal always has its reason
+        del explained  # reasons are always included
         refusal = self._find_refusal(view, job)
         decision = Queue(job.name) if refusal is None else Reject(job.name, refusal)
         return Quote.of(decision, view.slot)
 
     def _find_refusal(self, view: View, job: Job) -> Refusal | None:
-        """Return why a job would be refused now, without entering it."""
+        """Return why a job would be refused now; don't add it."""
         del view
         fits = self._empty.workers(job, self._target_worker_count(job))
         return None if fits else NO_PLACEMENT
 
     @abstractmethod
     def _enter(self, job: Job, workers: int) -> None:
-        """Add a job that waits, with a worker count that the empty cluster carries."""
+        """Add a queued job, with a worker count that fits on the empty cluster."""
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         for job in jobs:
@@ -192,7 +187,7 @@ class QueueingPolicy(ReactivePolicy[P]):
             yield Queue(job.name) if refusal is None else Reject(job.name, refusal)
 
     def _try_admitting(self, view: View, job: Job) -> Refusal | None:
-        """Enter a job, or return why it is refused."""
+        """Add a job, or return why it is refused."""
         del view
         workers = self._empty.workers(job, self._target_worker_count(job))
         if not workers:
@@ -208,7 +203,7 @@ class QueueingPolicy(ReactivePolicy[P]):
 
     @abstractmethod
     def _target_worker_count(self, job: Job) -> int:
-        """Return the worker count that a job should have, if the empty cluster carries it."""
+        """Return the worker count that a job should have, if it fits on the empty cluster."""
 
 
 class TableReactivePolicy(QueueingPolicy[P]):
@@ -220,7 +215,7 @@ class TableReactivePolicy(QueueingPolicy[P]):
         self._cursors = np.zeros(2, dtype=np.int64)
 
     def _movable(self, view: View, rows: Integers) -> tuple[Integers, Integers]:
-        """Return the rows that may move, and the capacity of servers beside the others."""
+        """Return the rows that may move, and the capacity that the other rows leave."""
         table, capacity = self._table, self._cluster.capacity.copy()
         if not view.may_have_unstoppable_jobs:
             return rows, capacity
@@ -231,7 +226,7 @@ class TableReactivePolicy(QueueingPolicy[P]):
                 unstoppable[index] = True
                 capacity -= table.current_workers[row, :, None] * table.worker[row]
                 capacity -= table.current_ps[row, :, None] * table.ps[row]
-        self._changed |= bool(unstoppable.any())
+        self._changed |= bool(unstoppable.any())  # they may be able to move in the next slot
         return rows[~unstoppable], capacity
 
     def _remove_job(self, name: str) -> None:

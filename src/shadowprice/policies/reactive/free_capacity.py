@@ -1,7 +1,7 @@
-"""Servers that are up, and their free capacity, which a policy tracks by its own decisions.
+"""Available servers and their free capacity, which a policy tracks by its own decisions.
 
-Reading the ledger at every event would copy arrays over all servers. The engine still checks every
-placement against the ledger.
+The ledger has the same data, but reading it at every event would copy arrays of all servers. The
+engine still checks every placement against the ledger.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NO_PLACEMENT: Final = Refusal(
     RefusalReason.NEVER_FITS, "round-robin placement finds no room for it even in the empty cluster"
 )
 
-_MAX_KNOWN: Final = 4096  # demands cached; a service that runs for years sees any number
+_MAX_CACHED: Final = 4096  # demands; a service that runs for years has any number of them
 
 
 class AvailableServers:
-    """The servers that are up, and what each may host."""
+    """Which servers are available (up), and what each may host."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -37,7 +37,7 @@ class AvailableServers:
         self._total: Floats | None = None
 
     def lose(self, server: int) -> None:
-        """Mark a server as lost; its jobs are displaced one by one."""
+        """Mark a server as lost; displaced jobs are released by other calls."""
         self._set_up(server, up=False)
 
     def restore(self, server: int) -> None:
@@ -51,7 +51,7 @@ class AvailableServers:
         self._total = None
 
     def total(self) -> Floats:
-        """Return the total capacity of servers that are up by resource; 0 if it is unlimited."""
+        """Return the total capacity of available servers by resource; 0 if one has no limit."""
         if self._total is None:
             rows = self._cluster.capacity[self.up]
             total = rows.astype(np.float64).sum(axis=0)
@@ -60,9 +60,9 @@ class AvailableServers:
 
 
 class FreeCapacity(AvailableServers):
-    """Free capacity of every server, and placements of jobs.
+    """Free capacity of every server, and the placements of jobs.
 
-    A lost server keeps its free capacity, but may not host anything.
+    A lost server keeps its free capacity, but may not host processes.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -71,17 +71,17 @@ class FreeCapacity(AvailableServers):
         # Servers at which the round robin of workers and of PS continues.
         self.cursors = np.zeros(2, dtype=np.int64)
         self.placed: dict[str, tuple[Job, Placement]] = {}  # jobs with a placement
-        self._out = np.zeros((3, cluster.servers), dtype=np.int64)
+        self._out = np.zeros((3, cluster.servers), dtype=np.int64)  # output of the kernel
         self._none = np.zeros(len(cluster.resources), dtype=np.int64)
         self._none.setflags(write=False)
 
     @property
     def pristine(self) -> bool:
-        """Whether every server is up and no job is placed."""
+        """Whether every server is available and no job has a placement."""
         return not self.placed and bool(self.up.all())
 
     def place(self, job: Job, workers: int) -> Placement | None:
-        """Place a job round robin with its PS; None, and no change, if it doesn't fit."""
+        """Place a job round robin; if it doesn't fit, return None and change nothing."""
         filled = place(
             self.free, job.worker, self.ps_demand(job), workers, job.ps_needed(workers),
             self.hosts_workers, self.hosts_ps, self.cursors, self._out,
@@ -116,19 +116,18 @@ class FreeCapacity(AvailableServers):
 
 
 class EmptyCluster:
-    """What round-robin placement fits on the empty cluster, computed once for equal jobs."""
+    """Round-robin placement on the empty cluster, with results cached by demand."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._empty_cluster = FreeCapacity(cluster)
-        self._known: dict[tuple[bytes, bytes, int, int], bool] = {}
+        self._cached_fits: dict[tuple[bytes, bytes, int, int], bool] = {}
 
     def workers(self, job: Job, wanted: int) -> int:
         """Return the largest allowed worker count up to ``wanted`` that fits, 0 for none."""
         if self._carries(job, wanted):
             return wanted
-        # Trying each of thousands of counts takes seconds, so those of too many processes are left
-        # out at first.
+        # Skip counts that exceed the total capacity, because a try of thousands takes seconds.
         cluster, ps = self._cluster, self._empty_cluster.ps_demand(job)
         max_workers = fit_counts(cluster.capacity, job.worker, cluster.hosts_workers).sum()
         possible = job.worker_counts <= min(wanted - 1, max_workers)
@@ -141,15 +140,15 @@ class EmptyCluster:
         return next(fitting, 0)
 
     def _carries(self, job: Job, workers: int) -> bool:
-        servers = job.ps_needed(workers)
+        ps_count = job.ps_needed(workers)
         demand = self._empty_cluster.ps_demand(job)
-        key = (job.worker.tobytes(), demand.tobytes(), workers, servers)
-        cached = self._known.get(key)
+        key = (job.worker.tobytes(), demand.tobytes(), workers, ps_count)
+        cached = self._cached_fits.get(key)
         if cached is None:
             self._empty_cluster.cursors[:] = 0
             cached = self._empty_cluster.place(job, workers) is not None
             self._empty_cluster.release(job.name)
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            self._known[key] = cached
+            if len(self._cached_fits) >= _MAX_CACHED:
+                self._cached_fits.clear()
+            self._cached_fits[key] = cached
         return cached

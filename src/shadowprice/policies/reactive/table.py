@@ -25,13 +25,13 @@ _BY_ROW: Final = ("worker", "ps", "is_placed", *_MOSTLY_ZERO)
 
 
 class JobRows(AvailableServers):
-    """Open jobs in order of arrival, as rows that are reused; a subclass may have placements."""
+    """Open jobs as rows, which are reused. A subclass may also have their placements."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self.rows: dict[str, int] = {}  # row of each open job, in order of arrival
         self.jobs: list[Job | None] = []  # by row
-        self.columns: dict[str, NDArray[Any]] = {}  # what a policy keeps of each job, by row
+        self.columns: dict[str, NDArray[Any]] = {}  # a policy's values of each job, by row
         self._vacant: list[int] = []
 
     def add(self, job: Job) -> int:
@@ -57,7 +57,7 @@ class JobRows(AvailableServers):
     def add_columns(
         self, *names: str, width: Sequence[int] = (), dtype: DTypeLike = np.int64
     ) -> None:
-        """Add columns to a table without jobs, whose entries are arrays of a ``width``."""
+        """Add columns to a table without jobs; ``width`` is the shape of an entry."""
         self.columns |= {name: np.zeros((0, *width), dtype) for name in names}
 
     def job(self, row: int) -> Job:
@@ -67,7 +67,7 @@ class JobRows(AvailableServers):
         return job
 
     def clear(self, row: int) -> None:
-        """Record that a job has no placement."""
+        """Record that a job has no placement; a subclass has placements."""
 
     def _grow(self, size: int) -> None:
         """Allocate space for ``size`` rows."""
@@ -85,8 +85,8 @@ class JobRows(AvailableServers):
     def _move(self, rows: Integers, change: Integers) -> Iterator[Decision]:
         """Yield the moves of jobs to their next placements, in an order that never overbooks.
 
-        Jobs that shrink go first. Jobs that leave servers for others are paused in between.
-        ``change`` compares each row with its current placement; see
+        Jobs that shrink come first. Then jobs that move to other servers are paused, and last they
+        are placed. ``change`` is the kind of change of each row, of
         `shadowprice.kernels.reactive.places`.
         """
         later: list[tuple[str, Placement]] = []
@@ -107,7 +107,7 @@ class JobRows(AvailableServers):
 
 
 class JobTable(JobRows):
-    """Open jobs in order of arrival, with placements as arrays over all servers."""
+    """Open jobs as rows, with their placements as arrays over all servers."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -122,7 +122,7 @@ class JobTable(JobRows):
         self.is_placed = np.zeros(0, dtype=np.bool_)  # whether each job has a placement
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state with sparse placements: most jobs are on few servers."""
+        """Return the state with sparse placements, because most jobs are on few servers."""
         state = dict(self.__dict__)
         for name in _MOSTLY_ZERO:
             array: Integers = state[name]
@@ -184,12 +184,12 @@ class JobTable(JobRows):
 
 
 def enlarged(array: NDArray[Any], *shape: int) -> NDArray[Any]:
-    """Return an array extended by zeros; axes that ``shape`` doesn't name keep their lengths."""
+    """Return an array extended by zeros; axes beyond ``shape`` keep their lengths."""
     return resized(array, (*shape, *array.shape[len(shape) :]))
 
 
 def useful_counts(job: Job) -> tuple[Integers, Integers]:
-    """Return the worker counts that gain more than every smaller one, and the PS they need."""
+    """Return the worker counts that are faster than all smaller ones, and their PS counts."""
     useful = increasing_positions(job.gains)
     return job.worker_counts[useful], job.ps_counts[useful]
 
@@ -197,7 +197,7 @@ def useful_counts(job: Job) -> tuple[Integers, Integers]:
 def build_widths(
     rows: Integers, useful: Sequence[tuple[Integers, Integers]], alike: Sequence[int] | Integers
 ) -> Widths:
-    """Return the useful worker counts of rows, and the class of each row, for kernels."""
+    """Return the `useful_counts` of rows, and their classes (``alike``), as arrays for kernels."""
     first, choices, kinds = np.zeros((3, int(rows.max()) + 1), dtype=np.int64)
     lengths = np.array([len(counts) for counts, _ in useful])
     first[rows], choices[rows], kinds[rows] = np.cumsum(lengths) - lengths, lengths, alike
@@ -206,20 +206,20 @@ def build_widths(
 
 
 def resized(array: Numbers, shape: tuple[int, ...], value: float = 0) -> Numbers:
-    """Return a copy of another shape; new entries have a value."""
-    # Pages of zeros that are never written take neither memory nor time.
+    """Return a copy of another shape; new entries have this value."""
+    # `zeros` is lazy: pages that are never written take neither memory nor time.
     copied = np.full(shape, value, array.dtype) if value else np.zeros(shape, array.dtype)
     copy_overlap(copied, array)
     return copied
 
 
 def copy_overlap(target: Numbers, source: Numbers) -> None:
-    """Copy the entries with indices that both arrays have."""
+    """Copy the entries whose indices exist in both arrays."""
     overlap = tuple(map(slice, map(min, target.shape, source.shape)))
     target[overlap] = source[overlap]
 
 
 def increasing_positions(gains: Integers) -> Integers:
-    """Return the positions of gains that exceed all before them, the first included."""
+    """Return the positions of gains that exceed all earlier ones, and the first position."""
     best = np.maximum.accumulate(gains)
     return np.flatnonzero(np.diff(best, prepend=-1) > 0)

@@ -131,8 +131,8 @@ class BagScheduler:
             return None
         return BagPlanner(
             bag=bag,
-            left=state.bags.remaining[job.name],
-            passed=elapsed,
+            remaining=state.bags.remaining[job.name],
+            elapsed=elapsed,
             costs=ProportionalCosts(price, capacity),
             utility=job.utility.values(elapsed + np.arange(len(capacity), dtype=np.float64)),
             miss_probability=min(bag.miss_probability * miss_factor, 1.0),

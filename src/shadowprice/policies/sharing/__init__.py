@@ -1,6 +1,6 @@
-"""Multi-tenant schedulers of fixed-size gangs, with which Astraea is compared.
+"""Multi-tenant schedulers of gangs of fixed size, with which Astraea is compared.
 
-Gandiva_fair divides time by tickets, HiveD guarantees cells.
+Gandiva_fair divides time by tickets. HiveD guarantees each tenant cells of servers.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from shadowprice.policies.registry import Parameters, PolicyInfo
 Size = Annotated[int, Field(ge=1)] | Literal["max", "min", "label"]
 
 _SIZE = (
-    "workers of a job, fixed while it runs: the `max` or `min` that it allows, a number, or "
-    "`label`, the number in its label `gang`; the next smaller one that an empty cluster can carry"
+    "fixed number of workers of a job: the `max` or `min` that it allows, a number, or `label` for "
+    "the number in its label `gang`; the next smaller one if an empty cluster can't carry as many"
 )
 
 
@@ -30,8 +30,8 @@ class GandivaFairParameters(SharingParameters):
 
     speeds: dict[str, dict[str, Annotated[float, Field(gt=0)]]] = Field(
         default_factory=dict,
-        description="speed of each tenant's jobs by type of worker (speeds.a.worker/v100=2), 1 "
-        "where not given; tenants trade tickets of fast types for slow ones by it",
+        description="speed of each tenant's jobs by type of worker (speeds.a.worker/v100=2), by "
+        "default 1; tenants trade tickets of fast types for tickets of slow types by these speeds",
     )
 
 
@@ -40,8 +40,8 @@ class HivedParameters(SharingParameters):
 
     opportunistic: bool = Field(
         default=True,
-        description="whether jobs beyond their tenant's cells run on idle places until an owner "
-        "comes",
+        description="whether jobs beyond their tenant's cells run on idle places until the owner "
+        "needs them",
     )
 
 

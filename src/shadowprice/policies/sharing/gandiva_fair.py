@@ -1,9 +1,9 @@
 """Gandiva_fair: split stride scheduling of gangs, slot by slot, with tickets per tenant.
 
 Chaudhary et al., "Balancing Efficiency and Fairness in Heterogeneous GPU Clusters for Deep
-Learning" (EuroSys 2020); not elastic and without placement preferences, as in Astraea's
-evaluation. Tenants trade worker types at the given speeds. Left out: job profiling, migration
-costs, and the split into a central and per-server schedulers.
+Learning" (EuroSys 2020). As in Astraea's evaluation, jobs aren't elastic and have no preferred
+servers. Tenants trade worker types at given speeds. Left out: job profiling, migration costs, and
+the split into a central scheduler and one per server.
 """
 
 from __future__ import annotations
@@ -32,22 +32,24 @@ from shadowprice.policies.tenants.tenancy import TenantShares
 
 @dataclass(frozen=True, slots=True)
 class GangRequest:
-    """A job that can run in the coming slot."""
+    """A job that waits for units in the coming slot."""
 
     name: str
     tenant: int  # index of its owner
-    workers: int  # all or none
+    workers: int  # the job gets all or none
 
 
 class SplitStrideScheduler:
-    """Split stride scheduler: tickets buy units, however a tenant splits them over jobs.
+    """Split stride scheduler: tenants get units in proportion to tickets, whatever their jobs.
 
     A tenant's *pass* grows by 1 / tickets for every unit that it uses. The tenant with the lowest
-    pass chooses next, and runs its job that has used least. A gang that doesn't fit is left out for
-    the slot and keeps its claim, so no gang starves. Without tickets, a tenant gets leftovers.
+    pass chooses next: its job that has used the fewest units. A gang that doesn't fit is skipped in
+    the slot. Its tenant's pass doesn't grow, so no gang starves. A tenant without tickets gets what
+    is left.
     """
 
     def __init__(self, tickets: Sequence[int]) -> None:
+        # The stride is a multiple of 1 / tickets, so that passes are exact integers.
         self._unit = math.lcm(*(count for count in tickets if count), 1)
         self._stride = [self._unit // count if count else 0 for count in tickets]
         self._pass = [0] * len(tickets)
@@ -57,9 +59,10 @@ class SplitStrideScheduler:
     def fill(
         self, claims: Iterable[GangRequest], fits: Callable[[GangRequest], bool]
     ) -> list[GangRequest]:
-        """Choose the jobs of one slot in placement order, and raise their tenants' passes.
+        """Choose the jobs of one slot, and raise their tenants' passes.
 
-        ``fits`` places a job in the slot's free units, or returns False.
+        ``fits`` places a job on the slot's free units, or returns False. The result is in order of
+        placement.
         """
         queues: dict[int, list[GangRequest]] = {}
         for claim in claims:
@@ -70,7 +73,7 @@ class SplitStrideScheduler:
             for queue in queues.values()
             for claim in queue
         }
-        for queue in queues.values():
+        for queue in queues.values():  # in reverse, for `pop`
             queue.sort(key=lambda claim: (used[claim.name], claim.name), reverse=True)
         chosen = []
         while queues:
@@ -85,12 +88,12 @@ class SplitStrideScheduler:
                 chosen.append(claim)
                 self._pass[tenant] += claim.workers * self._stride[tenant]
                 used[claim.name] += claim.workers
-        # Jobs without a claim have left, so their usage is dropped.
+        # Jobs without a claim have ended, so their usage is dropped.
         self._used = used
         return chosen
 
     def _activate(self, present: set[int]) -> None:
-        # Idle time isn't saved up: a returning tenant starts level with the lowest active pass.
+        # Idle time gives no credit: a returning tenant gets at least the lowest active pass.
         active_passes = [self._pass[tenant] for tenant in present & self._active]
         for tenant in present - self._active:
             self._pass[tenant] = max(self._pass[tenant], min(active_passes, default=0))
@@ -100,12 +103,12 @@ class SplitStrideScheduler:
 def trade_tickets(shares: Floats, speeds: Floats) -> Floats:
     """Exchange fast units for slow ones between tenants whose speed-ups differ.
 
-    Types are traded in pairs, fastest first. The tenant that gains least from the faster type sells
-    its units of it to the tenant that gains most, and is paid in slower units. The price is the
-    second highest gain among possible buyers, at least the seller's own gain (section 5 of the
-    paper). Because this is a second-price rule, overstating a speed-up doesn't change the buyer's
-    price. Shares and speeds are by tenant and type, types from slow to fast. The total of each type
-    is unchanged, and the sum of ``shares * speeds`` doesn't decrease for any tenant.
+    Shares and speeds are by tenant and type, with types from slow to fast. Types are traded in
+    pairs, fastest first. The tenant with the smallest speed-up sells its fast units to the tenant
+    with the largest speed-up, and is paid in slow units. The price is the second largest speed-up
+    of possible buyers, at least the seller's own (section 5 of the paper). So a buyer can't lower
+    its price by a false speed-up. The total of each type stays, and ``shares * speeds`` doesn't
+    decrease in total for any tenant.
     """
     traded = shares.astype(np.float64)
     types = shares.shape[1]
@@ -139,7 +142,7 @@ def _trade_pair(traded: Floats, gains: Floats, fast: int, slow: int) -> None:
         traded[seller, slow] += paid
 
 
-_TICKETS: Final = 1000  # tickets per unit, so that traded shares keep three digits
+_TICKETS_PER_UNIT: Final = 1000  # so that traded shares, which are fractions, keep three digits
 
 
 class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
@@ -157,7 +160,7 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
             self._strides = before._strides
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force, including shares and tickets."""
+        """Return all parameters with their values, and the shares and tickets."""
         tickets = {
             tenant: dict(
                 zip(self._tenancy.worker_types, self._tickets[:, index].tolist(), strict=True)
@@ -220,4 +223,4 @@ def _traded_tickets(tenancy: TenantShares, parameters: GandivaFairParameters) ->
     order = np.argsort(speeds.sum(axis=0), kind="stable")
     traded = np.empty_like(shares)
     traded[:, order] = trade_tickets(shares[:, order], speeds[:, order])
-    return np.rint(_TICKETS * traded.T).astype(np.int64)
+    return np.rint(_TICKETS_PER_UNIT * traded.T).astype(np.int64)

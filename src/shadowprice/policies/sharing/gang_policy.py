@@ -1,4 +1,4 @@
-"""Base class of the schedulers of fixed-size gangs on capacity units, and their placement."""
+"""Base class of policies that schedule gangs of fixed size, and placement of gangs."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ class FixedGang:
     claim: UnitClaim
     workers: int
     reach: tuple[int, ...]
-    """Of each number of parameter servers, see `tenants.gang_jobs.workers_servable`."""
+    """Workers on other servers by number of parameter servers; see `workers_servable`."""
 
 
 def fixed_gang(
     job: Job, claim: UnitClaim, size: Size, workers: Integers, ps: Integers
 ) -> FixedGang | Refusal:
-    """Choose the largest size up to the requested one that fits empty servers, or else any.
+    """Choose the number of workers of a job, from those that fit on empty servers.
 
-    The size ``label`` is the number in the job's label ``gang``, or the maximum.
+    It is the largest one up to the requested ``size``, or else the smallest. ``label`` requests the
+    number in the job's label ``gang``, or without that label the maximum. ``workers`` and ``ps``
+    are the units of the job's types on each server.
     """
     gang = gang_job(job, claim, int(ps.max(initial=0)) if claim.ps_type is not None else 0)
     slots = min_gang_slots(gang, workers, ps)
@@ -71,12 +73,13 @@ def fixed_gang(
 
 
 def first_fit(gang: FixedGang, units: Integers) -> Placement | None:
-    """Place a gang on the first servers with free units, by type and server; None if none fit.
+    """Place a gang on the first servers with free units, None if it doesn't fit.
 
-    The PS take the first server that can serve the workers elsewhere, after it is filled (3i).
+    ``units`` are free units by type and server. The fewest possible PS go to the first server from
+    which they can serve the workers on other servers: (3i).
     """
     workers, ps = units_for(units, gang.claim)
-    host, servers = 0, 0
+    host, ps_count = 0, 0
     if gang.claim.ps_type is not None:
         hosts = (
             (int(server), count)
@@ -84,29 +87,32 @@ def first_fit(gang: FixedGang, units: Integers) -> Placement | None:
             if reach >= 0
             for server in np.flatnonzero((ps >= count) & (workers >= gang.workers - reach))[:1]
         )
-        host, servers = next(hosts, (-1, 0))
-    # The host takes as many workers as it can, so that the PS can serve the rest.
+        host, ps_count = next(hosts, (-1, 0))
+    # The host takes as many workers as fit, because the PS can only serve ``reach`` others.
     order = np.argsort(np.arange(len(workers)) != host, kind="stable")
     workers_on = None if host < 0 else distribute(workers, order, gang.workers)
     if workers_on is None:
         return None
     ps_on = np.zeros_like(workers_on)
-    ps_on[host] = servers
+    ps_on[host] = ps_count
     return dense_placement(workers_on, ps_on)
 
 
 def add_ps_placement(gang: FixedGang, cells: Integers, units: Integers) -> Placement | None:
-    """Place a gang's PS, the fewest that work, on the server with most of its workers' cells."""
+    """Place a gang's PS, as few as possible, on a server with many of its workers.
+
+    ``cells`` is the number of workers on each server. None if no server has enough free ``units``.
+    """
     counts_on = {server: [int(cells[server]), 0] for server in np.flatnonzero(cells).tolist()}
     if gang.claim.ps_type is not None:
         ps = units[gang.claim.ps_type]
         order = np.argsort(-cells, kind="stable")
         host = next(
             (
-                (int(server), servers)
-                for servers, reach in enumerate(gang.reach)
+                (int(server), ps_count)
+                for ps_count, reach in enumerate(gang.reach)
                 if reach >= 0
-                for server in order[ps[order] >= servers][:1]
+                for server in order[ps[order] >= ps_count][:1]
                 if gang.workers - cells[server] <= reach
             ),
             None,
@@ -118,7 +124,7 @@ def add_ps_placement(gang: FixedGang, cells: Integers, units: Integers) -> Place
 
 
 def is_free(gang: FixedGang, placement: Placement, units: Integers) -> bool:
-    """Return whether the free units, by type and server, suffice for a placement of a gang."""
+    """Return whether free units, by type and server, suffice for a gang's placement."""
     servers, claim = list(placement.servers), gang.claim
     if (units[claim.worker_type, servers] < placement.workers).any():
         return False
@@ -126,7 +132,7 @@ def is_free(gang: FixedGang, placement: Placement, units: Integers) -> bool:
 
 
 def occupy(gang: FixedGang, placement: Placement, units: Integers) -> None:
-    """Subtract the units of a gang from the free ones, by type and server."""
+    """Subtract a gang's units from the free ones, by type and server."""
     servers, claim = list(placement.servers), gang.claim
     units[claim.worker_type, servers] -= placement.workers
     if claim.ps_type is not None:
@@ -137,7 +143,7 @@ P = TypeVar("P", bound=SharingParameters)
 
 
 class GangPolicy(ReactivePolicy[P]):
-    """A reactive policy that places fixed-size gangs on capacity units."""
+    """A reactive policy that places gangs of fixed size on capacity units."""
 
     capabilities: ClassVar = Capabilities(
         wakes_every_slot=True, local_traffic_is_free=True, quotes=True
@@ -151,7 +157,7 @@ class GangPolicy(ReactivePolicy[P]):
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued, and with how many workers."""
-        del explained  # a refusal always has a reason
+        del explained  # reasons are always included
         return Quote.of(self._answer(job, self._build_gang(job)), view.slot)
 
     @abstractmethod
@@ -169,7 +175,7 @@ class GangPolicy(ReactivePolicy[P]):
         return fixed_gang(job, claim, self._parameters.workers, *units)
 
     def _units_up(self, view: View) -> tuple[dict[str, Placement], Integers]:
-        """Return the gangs that can't move, and the units beside them by type and server."""
+        """Return placements of gangs that can't move, and the other units by type and server."""
         up = np.array([not view.is_lost(server) for server in range(view.cluster.servers)])
         units = self._tenancy.units * up
         staying: dict[str, Placement] = {}
@@ -181,7 +187,7 @@ class GangPolicy(ReactivePolicy[P]):
         return staying, np.maximum(units, 0)
 
     def _rearrange(self, view: View, target: Mapping[str, Placement]) -> Iterator[Decision]:
-        """Move gangs to their target placements; pauses come first to free capacity."""
+        """Yield moves of gangs to their targets, and pauses first, which free capacity."""
         for name in self._gangs:
             before = view.open_jobs[name].placement
             if before is not None and target.get(name) != before:
@@ -193,7 +199,7 @@ class GangPolicy(ReactivePolicy[P]):
     # ------------------------------------------------------------ steps
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        del view  # admission depends on the gang's size only
+        del view  # admission only depends on the gang's size
         for job in jobs:
             gang = self._build_gang(job)
             if isinstance(gang, FixedGang):
@@ -211,7 +217,7 @@ class GangPolicy(ReactivePolicy[P]):
         self._gangs.pop(name, None)
 
     def _displace(self, view: View, names: Sequence[str]) -> None:
-        """Do nothing: placements are read from the view when a slot begins."""
+        """Do nothing, because placements are read from the view when a slot begins."""
 
     def _restore_job(self, view: View, state: JobState, before: Self) -> None:
         del view
@@ -222,7 +228,7 @@ class GangPolicy(ReactivePolicy[P]):
             self._gangs[state.job.name] = gang
 
     def _build_former_gang(self, job: Job, before: Self) -> FixedGang | None:
-        """Return a gang of its former size that waits for more servers, None if that is revised."""
+        """Return a gang of its former size that waits for servers, None if revised otherwise."""
         former = before._gangs.get(job.name)
         if former is None or job.worker_count_index(former.workers) is None:
             return None

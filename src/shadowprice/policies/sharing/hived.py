@@ -1,11 +1,11 @@
-"""HiveD: a virtual private cluster of cells per tenant; idle units are used on top.
+"""HiveD: a virtual private cluster of cells for every tenant; others may use idle cells.
 
 Zhao et al., OSDI 2020. A gang takes cells of its own tenant, whole servers first. These are always
-available: cells are buddy-allocated, and jobs that use them without owning them are paused. Beyond
-its tenant's cells a job runs opportunistically. HiveD doesn't cover parameter servers, so they are
-reserved by count: a tenant's guaranteed jobs use at most its share, on the server with the most of
-their workers. Left out: racks and levels above a server, and cell reconfiguration. A lost server
-costs the tenant whose cells were on it.
+available: cells are buddy-allocated, and jobs of other tenants on them are paused. A job beyond its
+tenant's cells runs opportunistically, on idle units. HiveD doesn't cover parameter servers. Here, a
+tenant's guaranteed jobs use at most its share of them, on the server with most of their workers.
+Left out: levels above a server, such as racks, and reconfiguration of cells. A lost server reduces
+the cells of the tenants that had cells there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shadowprice.policies.tenants.cells import Cell, VirtualClusters, assign_cel
 
 @dataclass(frozen=True, slots=True)
 class _Guaranteed:
-    """A gang on cells of its own tenant; ``kind`` is the worker type."""
+    """A gang on cells of its own tenant; ``kind`` is the index of the worker type."""
 
     tenant: int
     kind: int
@@ -55,21 +55,22 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 Counter(cell.size for cell in cells)
                 for cells in assign_cells(units.tolist(), shares.tolist())
             ]
+            # ``owned`` also has PS types, after the worker types.
             for units, shares in zip(tenancy.workers, tenancy.owned, strict=False)
         ]
         self._clusters = [
             VirtualClusters(units.tolist(), owned)
             for units, owned in zip(tenancy.workers, self._owned, strict=True)
         ]
-        self._largest = [
+        self._largest = [  # largest cell of each worker type
             max((size for cells in owned for size in cells), default=1) for owned in self._owned
         ]
         self._guaranteed: dict[str, _Guaranteed] = {}
-        # Cells on lost servers, held back until a server is restored.
+        # Allocated cells on lost servers: (worker type, tenant, cell).
         self._broken: list[tuple[int, int, Cell]] = []
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return every parameter in force, shares and cells included."""
+        """Return all parameters with their values, and the shares and cells."""
         tenancy = self._tenancy
         cells = {
             tenant: {
@@ -87,7 +88,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             self._guaranteed[state.job.name] = guaranteed
 
     def _keep_learnt_state(self, before: Self) -> None:
-        """Keep gangs that run on their cells if the cells are the same, so that none moves."""
+        """Keep gangs on their cells if the cells are the same, so that no gang moves."""
         running, self._guaranteed = self._guaranteed, {}
         units, former, kinds = self._tenancy, before._tenancy, len(self._tenancy.worker_types)
         if units.tenants != former.tenants or not (
@@ -122,20 +123,20 @@ class HivedPolicy(GangPolicy[HivedParameters]):
 
     def _free_broken(self) -> None:
         for kind, tenant, cell in self._broken:
-            self._clusters[kind].give(tenant, cell)
+            self._clusters[kind].release(tenant, cell)
         self._broken.clear()
 
     def _release(self, name: str) -> None:
         guaranteed = self._guaranteed.pop(name, None)
         if guaranteed is not None:
             for cell in guaranteed.cells:
-                self._clusters[guaranteed.kind].give(guaranteed.tenant, cell)
+                self._clusters[guaranteed.kind].release(guaranteed.tenant, cell)
 
     def _begin(self, view: View) -> Iterator[Decision]:
         if not self._changed:
             return
         staying, units = self._units_up(view)
-        self._changed = bool(staying)  # they may be able to move in the next slot
+        self._changed = bool(staying)  # these gangs may be able to move in the next slot
         for name, guaranteed in self._guaranteed.items():
             if name not in staying:
                 occupy(self._gangs[name], guaranteed.placement, units)
@@ -148,7 +149,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         yield from self._rearrange(view, target)
 
     def _guarantee(self, view: View, staying: Collection[str], units: Integers) -> None:
-        """Allocate tenants' cells by arrival; the first job that must wait blocks later ones."""
+        """Allocate cells by arrival; a job that must wait blocks its tenant's later ones."""
         tenancy = self._tenancy
         used: Counter[tuple[int, int]] = Counter()
         for name, guaranteed in self._guaranteed.items():
@@ -183,13 +184,13 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                     used[owner] += placement.total_ps
             if placement is None:
                 for cell in cells or ():
-                    self._clusters[claim.worker_type].give(claim.tenant, cell)
+                    self._clusters[claim.worker_type].release(claim.tenant, cell)
                 blocked.add(owner_and_type)
                 continue
             self._guaranteed[name] = _Guaranteed(*owner_and_type, tuple(cells or ()), placement)
             occupy(gang, placement, units)
         for kind, tenant, cell in occupied:
-            self._clusters[kind].give(tenant, cell)
+            self._clusters[kind].release(tenant, cell)
 
     def _take(
         self,
@@ -200,9 +201,10 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         units: Integers,
         occupied: list[tuple[int, int, Cell]],
     ) -> list[Cell] | None:
-        """Allocate a tenant's cells on servers that are up; None if there are too few.
+        """Allocate a tenant's cells on available servers, None if there are too few.
 
-        Cells without free ``units`` stay allocated and are added to ``occupied``.
+        Other cells stay allocated, so that the next try gets different ones. Those on lost servers
+        are added to ``_broken``, those without free ``units`` to ``occupied``.
         """
         clusters = self._clusters[kind]
         while True:
@@ -221,12 +223,12 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             if len(usable) == len(cells):
                 return cells
             for cell in usable:
-                clusters.give(tenant, cell)
+                clusters.release(tenant, cell)
 
     def _use_idle(
         self, view: View, names: list[str], target: dict[str, Placement], units: Integers
     ) -> None:
-        """Run jobs on idle units: first those that can keep their placement, then by arrival."""
+        """Place jobs on idle units: first those that can keep their placement, then by arrival."""
         moving = []
         for name in names:
             gang, before = self._gangs[name], view.open_jobs[name].placement

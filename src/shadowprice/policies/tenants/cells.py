@@ -1,4 +1,4 @@
-"""HiveD's cells: buddy allocation on servers, and virtual private clusters on top of it.
+"""HiveD's cells: buddy allocation of units on servers, and virtual private clusters of cells.
 
 Zhao et al., "HiveD: Sharing a GPU Cluster for Deep Learning with Guarantees" (OSDI 2020). A *cell*
 is a set of adjacent capacity units of one server. A server of 2^k units is a cell of level k. It
@@ -8,7 +8,7 @@ consists of the cells of its binary digits.
 A tenant's *virtual private cluster* is a number of cells of each size. These cells are virtual:
 they are bound to physical cells while in use and unbound while idle. A physical cell is cut from
 the smallest free cell that is large enough, and merged with its buddy as soon as both are free. So
-a cell of size ``2s`` is split only if no smaller free cell is large enough. If all virtual clusters
+a cell is only split if no smaller free cell is large enough. If all virtual clusters
 can be cut out of the servers side by side, each tenant can always get every cell that it owns
 (section 3.3 there; `tests/properties/test_cells.py` shows it).
 """
@@ -32,7 +32,7 @@ class Cell:
     size: int  # number of units, a power of two
 
     def contains(self, other: Cell) -> bool:
-        """Return whether a cell of the same server and at most this size is part of it."""
+        """Return whether ``other``, a cell of the same server and at most this size, is inside."""
         return self.offset <= other.offset < self.offset + self.size
 
 
@@ -52,30 +52,30 @@ def split_into_cells(server: int, units: int) -> list[Cell]:
 
 
 class BuddyAllocator:
-    """Buddy allocator within a set of cells."""
+    """Buddy allocator for the units of some cells (roots), which are never merged."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         self._roots = frozenset(cells)
         self._roots_on: dict[int, list[Cell]] = {}  # by server
         for root in sorted(self._roots):
             self._roots_on.setdefault(root.server, []).append(root)
-        self._free: dict[int, list[Cell]] = {}
-        # The heaps delete lazily: a merged cell is still in its heap, but not in this set.
-        self._known: set[Cell] = set()
+        self._heaps: dict[int, list[Cell]] = {}  # heaps of free cells, by size
+        # Free cells. A heap can still have a cell that was merged; such cells are not in this set.
+        self._free_cells: set[Cell] = set()
         for cell in sorted(self._roots):
             self._add(cell)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is allocated."""
-        return self._known == self._roots
+        return self._free_cells == self._roots
 
     def smallest(self, size: int) -> int:
         """Return the size of the smallest free cell of at least ``size`` units, 0 if none."""
-        for available in sorted(self._free):
+        for available in sorted(self._heaps):
             if available >= size:
-                heap = self._free[available]
-                while heap and heap[0] not in self._known:
+                heap = self._heaps[available]
+                while heap and heap[0] not in self._free_cells:
                     heappop(heap)
                 if heap:
                     return available
@@ -86,27 +86,27 @@ class BuddyAllocator:
         available = self.smallest(size)
         if not available:
             return None
-        cell = heappop(self._free[available])
-        self._known.remove(cell)
+        cell = heappop(self._heaps[available])
+        self._free_cells.remove(cell)
         while cell.size > size:
             half = cell.size // 2
             self._add(Cell(cell.server, cell.offset + half, half))
             cell = Cell(cell.server, cell.offset, half)
         return cell
 
-    def give(self, cell: Cell) -> None:
-        """Release a cell and merge it with its buddies."""
+    def release(self, cell: Cell) -> None:
+        """Release a cell, and merge it with its buddy as long as that is free."""
         while cell not in self._roots:
             buddy = self._buddy(cell)
-            if buddy not in self._known:
+            if buddy not in self._free_cells:
                 break
-            self._known.remove(buddy)
+            self._free_cells.remove(buddy)
             cell = Cell(cell.server, min(cell.offset, buddy.offset), 2 * cell.size)
         self._add(cell)
 
     def _add(self, cell: Cell) -> None:
-        self._known.add(cell)
-        heappush(self._free.setdefault(cell.size, []), cell)
+        self._free_cells.add(cell)
+        heappush(self._heaps.setdefault(cell.size, []), cell)
 
     def _buddy(self, cell: Cell) -> Cell:
         root = next(root for root in self._roots_on[cell.server] if root.contains(cell))
@@ -115,7 +115,7 @@ class BuddyAllocator:
 
 
 def assign_cells(units: Sequence[int], shares: Sequence[int]) -> list[list[Cell]]:
-    """Give every tenant the largest cells within its share that fit side by side."""
+    """Return the cells of every tenant: as large as its share and the servers allow."""
     if sum(shares) > sum(units):
         raise ShadowpriceError("the tenants' shares are more than the servers hold")
     physical = BuddyAllocator(_largest_cells(units))
@@ -141,29 +141,32 @@ def _largest_cells(units: Sequence[int]) -> Iterable[Cell]:
 
 @dataclass(slots=True)
 class _Bound:
-    """A virtual cell that is bound to a physical one, with the allocations inside it."""
+    """A virtual cell that is bound to a physical cell."""
 
-    number: int  # of its binding
-    cell: Cell
-    inside: BuddyAllocator
+    number: int  # number of the binding; a smaller one is older
+    cell: Cell  # the physical cell
+    inside: BuddyAllocator  # allocations within the cell
 
 
 class VirtualClusters:
-    """The virtual private clusters of all tenants, with the ``owned`` cells of each by size."""
+    """The virtual private clusters of all tenants.
+
+    ``units`` are those of each server; ``owned`` are each tenant's numbers of cells by size.
+    """
 
     def __init__(self, units: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
         self._physical = BuddyAllocator(_largest_cells(units))
-        self._unbound = [Counter(cells) for cells in owned]
+        self._unbound = [Counter(cells) for cells in owned]  # number of idle cells, by size
         self._bound: list[dict[int, list[_Bound]]] = [{} for _ in owned]  # by server
-        # Those with free units, by number: most bound cells are full.
+        # Bound cells with free units, by number, because most bound cells are full.
         self._partial: list[dict[int, _Bound]] = [{} for _ in owned]
         self._bindings = 0
 
     def allocate(self, tenant: int, workers: int, largest: int) -> list[Cell] | None:
-        """Allocate the cells of a gang from a tenant's own; None if its idle units don't suffice.
+        """Allocate cells for a gang's workers, or return None if the tenant has too few idle ones.
 
-        The gang requests cells of at most ``largest`` units: whole servers, then the binary digits
-        of the rest. Of a cell that exists only in pieces, its two halves are requested.
+        The gang requests cells of ``largest`` units, then the binary digits of the rest. If no cell
+        of a size is free, its two halves are requested instead.
         """
         sizes = [largest] * (workers // largest) + binary_digits(workers % largest)
         taken: list[Cell] = []
@@ -176,25 +179,25 @@ class VirtualClusters:
                 sizes[:0] = [size // 2, size // 2]
             else:
                 for partial in reversed(taken):
-                    self.give(tenant, partial)
+                    self.release(tenant, partial)
                 return None
         return taken
 
-    def give(self, tenant: int, cell: Cell) -> None:
-        """Release a cell; unbind its virtual cell if that becomes idle."""
+    def release(self, tenant: int, cell: Cell) -> None:
+        """Release a cell, and unbind the virtual cell around it if that becomes idle."""
         on_server = self._bound[tenant][cell.server]
         bound = next(candidate for candidate in on_server if candidate.cell.contains(cell))
-        bound.inside.give(cell)
+        bound.inside.release(cell)
         if not bound.inside.idle:
             self._partial[tenant][bound.number] = bound
             return
         on_server.remove(bound)
         self._partial[tenant].pop(bound.number, None)
         self._unbound[tenant][bound.cell.size] += 1
-        self._physical.give(bound.cell)
+        self._physical.release(bound.cell)
 
     def _take_cell(self, tenant: int, size: int) -> Cell | None:
-        # The smallest cell that is large enough; of equal ones, a bound cell first, the oldest.
+        # Prefer the smallest cell that is large enough, then bound cells, then the oldest binding.
         partial = self._partial[tenant]
         fitting = [
             (free, number)

@@ -1,4 +1,8 @@
-"""Capacity units by type, server and tenant, and the gangs of jobs that request them."""
+"""Capacity units by type, server and tenant, and jobs as gangs that request units.
+
+A server states its units, such as ``{worker: 8, ps: 1}``. Each worker takes a unit of a worker
+type, each parameter server one of a PS type. Messages to users call units *places*.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +25,16 @@ DEFAULT_OWNER = "everybody"  # name of the only owner if a cluster has no tenant
 
 @dataclass(frozen=True, slots=True)
 class UnitClaim:
-    """The owner and the unit types of a job."""
+    """The tenant and the unit types of a job."""
 
-    tenant: int  # index of the owner
-    worker_type: int  # of the units of its workers, an index of `TenantShares.types`
-    ps_type: int | None  # None for all-reduce training
+    tenant: int  # index in `TenantShares.tenants`
+    worker_type: int  # index in `TenantShares.types`
+    ps_type: int | None  # likewise; None for all-reduce training
 
 
 @dataclass(frozen=True, eq=False)
 class TenantShares:
-    """Capacity units of a cluster and their owners, by type: those of workers, then those of PS."""
+    """Capacity units of a cluster, and what each tenant owns; worker types precede PS types."""
 
     cluster: Cluster
     tenants: tuple[str, ...]  # owners
@@ -38,7 +42,7 @@ class TenantShares:
     ps_types: tuple[str, ...]  # such as "ps" and "ps/large"
     units: Integers  # of each server, shape (types, servers)
     owned: Integers
-    """Units that each tenant owns, in all the total of the type; shape (types, tenants)."""
+    """Units that each tenant owns, in total all units of the type; shape (types, tenants)."""
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -47,16 +51,16 @@ class TenantShares:
 
     @property
     def workers(self) -> Integers:
-        """Units of workers of each server, shape (types of workers, servers)."""
+        """Worker units of each server, shape (worker types, servers)."""
         return self.units[: len(self.worker_types)]
 
     @property
     def named(self) -> bool:
-        """Whether the cluster names its tenants, so that they can pay each other."""
+        """Whether the cluster names tenants. Only then can they pay each other."""
         return bool(self.cluster.tenants)
 
     def shares(self) -> dict[str, dict[str, int]]:
-        """Return every tenant's share by type, as in a cluster file."""
+        """Return every tenant's share by unit type, as in a cluster file."""
         return {
             tenant: dict(zip(self.types, self.owned[:, index].tolist(), strict=True))
             for index, tenant in enumerate(self.tenants)
@@ -103,8 +107,8 @@ class TenantShares:
 def read_tenant_shares(cluster: Cluster) -> TenantShares:
     """Read units and shares from a cluster; raise `InputError` if they aren't consistent.
 
-    If no tenant declares a share, units of each type are divided evenly, and the first tenants get
-    the odd ones. Otherwise a tenant without a share can only borrow.
+    If no tenant declares a share, units of each type are divided evenly; the first tenants get the
+    rest. Otherwise a tenant without a share can only borrow.
     """
     worker_types, ps_types = (
         tuple(r for r in cluster.resources if r == kind or r.startswith(f"{kind}/"))
@@ -144,7 +148,7 @@ def read_tenant_shares(cluster: Cluster) -> TenantShares:
 
 
 def units_for(units: Integers, claim: UnitClaim) -> tuple[Integers, Integers]:
-    """Return the units of a claim's types on each server, of workers and of PS."""
+    """Return the units of a claim's worker type, and of its PS type, on each server."""
     workers = units[claim.worker_type]
     return workers, np.zeros_like(workers) if claim.ps_type is None else units[claim.ps_type]
 
@@ -177,35 +181,36 @@ def _share_mismatch(name: str, owned: int, total: int) -> Fault:
     )
 
 
-MICRO = 1_000_000  # units of account in one unit of utility
-MAX_UTILITY_MICROS = 2**62  # exclusive limit of any sum of prices or utilities, in units of account
+MICRO = 1_000_000  # prices and utilities are integers in millionths, so that accounts are exact
+MAX_UTILITY_MICROS = 2**62  # exclusive limit of sums of prices or utilities, so that they fit int64
 
 
 @dataclass(frozen=True, eq=False)
 class GangJob:
-    """A job as a round sees it."""
+    """A job in the form that rounds and gang searches use."""
 
     name: str
-    tenant: int  # index of the owner
+    tenant: int  # index of the owner in the market
     arrival: int
     worker_type: int
     ps_type: int  # ignored without parameter servers
     counts: Integers  # allowed numbers of workers, increasing
-    spread_slots: Integers  # needed with that many workers, by placement (Eq. (1))
-    colocated_slots: Integers  # never more
-    reach: Integers  # workers on other servers that this many PS can serve, see `workers_servable`
+    spread_slots: Integers  # slots with each number of workers on several servers: Eq. (1)
+    colocated_slots: Integers  # the same with all processes on one server; never more
+    reach: Integers  # by number of PS: workers on other servers that these PS can serve
     utility: Callable[[Integers], Floats]  # of durations in slots; non-increasing
 
     @property
     def uses_ps(self) -> bool:
-        """Whether the job trains with parameter servers; then it can't run with none."""
+        """Whether the job trains with parameter servers, so that it needs at least one."""
         return self.reach.size > 0 and bool(self.reach[0] < 0)
 
     def values(self, slots: int) -> Integers:
-        """Return the utility, in millionths, of ending before each slot up to ``slots``.
+        """Return the utility in millionths of each duration from 0 to ``slots`` slots.
 
-        The clock of the *ideal* revenue starts with the round (line 9 of Algorithm 3), however long
-        the job waited before. Entry 0, an end before any slot, is 0 and never used.
+        The duration is from the round's start to the end of the gang (line 9 of Algorithm 3),
+        however long the job waited before: the paper's *ideal* revenue. Entry 0 is 0 and never
+        used.
         """
         values = np.zeros(slots + 1, np.int64)
         utilities = self.utility(np.arange(1, slots + 1, dtype=np.int64)) * MICRO
@@ -218,10 +223,11 @@ class GangJob:
 def workers_servable(
     max_ps: int, worker_bandwidth: int, ps_bandwidth: int, served: bool
 ) -> Integers:
-    """Return the workers elsewhere that up to ``max_ps`` PS of one server can serve: (3i).
+    """Return by number of PS on one server how many workers on other servers they can serve: (3i).
 
-    -1 if the job can't have this number. Bandwidths are b_w and b_p in bit/s, 0 for no limit.
-    ``served`` is whether the job trains with parameter servers at all.
+    The result has entries for 0 to ``max_ps``; -1 if the job can't have this number of PS.
+    Bandwidths are b_w and b_p in bit/s, 0 for no limit. ``served`` is whether the job trains with
+    parameter servers at all.
     """
     reach = np.full(max_ps + 1, -1, np.int64)
     if not served:
@@ -235,7 +241,7 @@ def workers_servable(
 
 
 def _shifted_utility(utility: Utility, shift: int, slots: Integers) -> Floats:
-    """Return the utility of durations on a clock that started ``shift`` slots ago."""
+    """Return the utility at durations that are ``shift`` slots longer."""
     return np.asarray(utility.values(slots + shift), np.float64)
 
 
@@ -245,24 +251,25 @@ def gang_job(
     max_ps: int,
     *,
     remaining: int | None = None,
-    restarts: int = 0,
+    restart_limit: int = 0,
     tenant: int | None = None,
     rigid: bool = False,
     shift: int = 0,
 ) -> GangJob:
     """Convert a job to the form that rounds use.
 
-    ``max_ps`` is the maximum of its PS on one server, ``remaining`` the remaining progress units.
-    If the job can end within ``restarts`` slots, the longest round, its first slot counts as a
-    restart. ``tenant`` is its owner's position in the market. If ``rigid``, it runs only with its
-    maximum number of workers. The clock of its utility is ``shift`` slots ahead of the round's.
+    ``max_ps`` is the maximum number of units for its PS on one server. ``remaining`` are its
+    progress units, None for all. If the job takes up to ``restart_limit`` slots, its first slot has
+    a restart; otherwise the restart is ignored. ``tenant`` is its owner's index in the market, None
+    for that in the cluster. If ``rigid``, it only runs with its maximum number of workers.
+    ``shift`` is added to the durations at which its utility is taken.
     """
     first = len(job.worker_counts) - 1 if rigid else 0
     work = job.required if remaining is None else remaining
     counts = np.ascontiguousarray(job.worker_counts[first:])
-    spread = _slots(work, job.gains[first:], job.moved_gains[first:], restarts)
+    spread = _slots(work, job.gains[first:], job.moved_gains[first:], restart_limit)
     colocated = _slots(
-        work, job.internal_gains[first:], job.restart_internal_gains[first:], restarts
+        work, job.internal_gains[first:], job.restart_internal_gains[first:], restart_limit
     )
     return GangJob(
         name=job.name,
@@ -280,24 +287,25 @@ def gang_job(
     )
 
 
-def _slots(remaining: int, gains: Integers, moved: Integers, restarts: int) -> Integers:
-    """Return the slots that ``remaining`` progress units take at each number of workers."""
+def _slots(remaining: int, gains: Integers, moved: Integers, restart_limit: int) -> Integers:
+    """Return the slots by number of workers; ``moved`` are gains with a restart."""
     plain, with_restart = -(-remaining // gains), -(-(remaining + gains - moved) // gains)
-    return np.asarray(np.where(with_restart <= restarts, with_restart, plain), np.int64)
+    return np.asarray(np.where(with_restart <= restart_limit, with_restart, plain), np.int64)
 
 
 def min_gang_slots(job: GangJob, workers: Integers, ps: Integers) -> Integers:
-    """Return the slots that each gang size takes at least on empty servers.
+    """Return the minimum slots of each number of workers on empty servers.
 
-    They are ``UNLIMITED`` if this many workers can't be placed at all.
+    ``workers`` and ``ps`` are the units on each server. ``UNLIMITED`` if the workers can't be
+    placed.
     """
     counts = job.counts
     slots = np.full(counts.size, UNLIMITED, np.int64)
-    for servers in np.flatnonzero(job.reach >= 0).tolist():
-        worker_units = workers[ps >= servers]
+    for ps_count in np.flatnonzero(job.reach >= 0).tolist():
+        worker_units = workers[ps >= ps_count]
         if not worker_units.size:
             continue
-        max_units, reach = int(worker_units.max()), int(job.reach[servers])
+        max_units, reach = int(worker_units.max()), int(job.reach[ps_count])
         spread = (counts <= workers.sum()) & (counts - np.minimum(reach, counts) <= max_units)
         spread &= reach >= 1
         slots = np.where(spread, np.minimum(slots, job.spread_slots), slots)
@@ -309,9 +317,10 @@ def min_gang_slots(job: GangJob, workers: Integers, ps: Integers) -> Integers:
 def infeasibility(
     job: Job, gang: GangJob, workers: Integers, ps: Integers, longest: int, *, own: bool
 ) -> Refusal | None:
-    """Return why no round can ever schedule a job; None if an empty round could.
+    """Return why no round can ever schedule a job, None if an empty round could.
 
-    ``gang`` is the job on its own clock. If ``own``, the units belong to its tenant alone.
+    ``gang`` is the job as if it arrived at the round's start. ``longest`` is the maximum length of
+    a round. If ``own``, the units belong to the job's tenant alone.
     """
     slots = min_gang_slots(gang, workers, ps)
     best = int(np.argmin(slots))
