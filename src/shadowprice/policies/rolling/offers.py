@@ -14,7 +14,7 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.rolling.quotas import ShareLimit
 
-NO_CEILING: Final = -1  # of offers whose plan has no levels to allocate in a timeline
+NO_CEILING: Final = -1  # of an offer whose plan isn't to be allocated in a timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Offer:
     def promise(
         self, name: str, slot: int, message: str = "", copies: tuple[TaskCopies, ...] = ()
     ) -> Promise:
-        """Return a promise of the plan by a slot."""
+        """Return the promise that the plan completes by the end of a slot."""
         payoff = self.utility - self.cost
         return Promise(
             name, slot, self.completion, payoff, self.utility, self.cost, message, copies
         )
 
     def refuse_below_price(self) -> Refusal:
-        """Return the refusal of a job whose utility is below the cost of its plan."""
+        """Return the refusal of a job whose utility isn't above the cost of its plan."""
         lacks = self.cost - self.utility
         is_clear = lacks > 1e-4 * self.cost
         relation, more = ("below", f": it lacks {lacks:.4g}") if is_clear else ("not above", "")
@@ -56,9 +56,9 @@ class Offer:
     ) -> Refusal:
         """Return the refusal of a job that is large compared with the demand observed so far.
 
-        ``used`` is the minimum use of the job, ``observed`` how long demand was observed, both in
-        slots of the whole cluster. The limit is their part ``evidence``, times ``factor`` for a
-        lone job.
+        ``used`` is the minimum use of the job, and ``observed`` how long demand was observed, both
+        in slots of the whole cluster. The limit is ``evidence`` x ``observed`` x ``factor``; the
+        factor is above 1 for a lone job.
         """
         terms = f"evidence {evidence:g} x {_digits(observed)} slots observed"
         if factor > 1:
@@ -108,15 +108,15 @@ class Offer:
 
 
 def end_waiting(state: JobState, refusal: Refusal) -> Decision:
-    """Return the decision that ends a waiting job; one that had a promise or ran is abandoned."""
+    """Return the decision that ends a waiting job: abandoned if it was promised or ran."""
     has_run = state.status is Status.ADMITTED or state.started is not None
     return (Drop if has_run else Reject)(state.job.name, refusal)
 
 
 def refuse_late(job: Job, done: int, *, ends_first: bool) -> Refusal:
-    """Return the refusal of a job whose earliest completion is without utility.
+    """Return the refusal of a job whose utility is 0 at ``done``, its earliest completion slot.
 
-    ``ends_first`` is whether only the end of the timespan keeps it from completing.
+    ``ends_first`` is whether it would have a utility if the timespan didn't end before.
     """
     return Refusal(
         RefusalReason.TOO_LATE if ends_first else RefusalReason.NO_VALUE,
@@ -133,8 +133,8 @@ def refuse_too_late(
 ) -> Refusal:
     """Return the refusal of a job that no plan completes in time, even alone.
 
-    ``share`` is what limits it in its tenant's share; None if its tenant has none. ``unavailable``
-    has the names of servers that take no work.
+    ``share`` is the limit of its tenant's share, None without a share. ``ends`` is whether the
+    timespan has an end. ``unavailable`` has the names of servers that take no work.
     """
     if share is not None and share.is_exceeded:
         return Refusal(
