@@ -20,9 +20,11 @@ class JobRows(NamedTuple):
     slots: Integers  # length of the window
     required: Integers  # progress units
     kind: Integers  # row of the job in the prices; jobs of a kind have the same demands
-    choice_start: Integers  # first of its entries in workers, servers and gains; one row more
+    choice_start: (
+        Integers  # first of its entries in `workers`, `ps_counts` and `gains`; one row more
+    )
     workers: Integers
-    servers: Integers
+    ps_counts: Integers
     gains: Integers
     worth_start: Integers  # first of its entries in worth; one row more
     worth: Floats  # utility by slot of the window
@@ -35,7 +37,7 @@ class JobSchedules(NamedTuple):
     payoff: Floats  # bound on the payoff of each job
     earned: Floats  # utility of each job's schedule
     workers: Integers  # of all schedules, (kinds, slots)
-    servers: Integers
+    ps: Integers
 
 
 @kernel
@@ -43,7 +45,7 @@ def price_jobs(
     members: Integers,
     rows: JobRows,
     worker_price: Floats,
-    server_price: Floats,
+    ps_price: Floats,
     gap: float,
     result: JobSchedules,
 ) -> float:
@@ -54,10 +56,10 @@ def price_jobs(
     schedules are added to those of the result.
     """
     (
-        first, slots, required, kind, choice_start, workers, servers, gains, worth_start, worth,
+        first, slots, required, kind, choice_start, workers, ps_counts, gains, worth_start, worth,
         tail,
     ) = rows  # fmt: skip
-    payoff, earned, used_workers, used_servers = result
+    payoff, earned, used_workers, used_ps = result
     total = 0.0
     for job in members:
         begin, end = choice_start[job], choice_start[job + 1]
@@ -73,9 +75,9 @@ def price_jobs(
             cost = np.empty((span, end - begin))
             for t in range(span):
                 worker = worker_price[row, first[job] + t]
-                server = server_price[row, first[job] + t]
+                ps = ps_price[row, first[job] + t]
                 for c in range(begin, end):
-                    cost[t, c - begin] = workers[c] * worker + servers[c] * server
+                    cost[t, c - begin] = workers[c] * worker + ps_counts[c] * ps
             utility = worth[worth_start[job] : worth_start[job] + span]
             completion, _, _, choice, bound = search_slots(
                 cost, gains[begin:end], required[job], utility, gap
@@ -86,6 +88,6 @@ def price_jobs(
                 for t in range(completion + 1):
                     if choice[t] >= 0:
                         used_workers[row, first[job] + t] += workers[begin + choice[t]]
-                        used_servers[row, first[job] + t] += servers[begin + choice[t]]
+                        used_ps[row, first[job] + t] += ps_counts[begin + choice[t]]
         total += payoff[job]
     return total

@@ -131,24 +131,24 @@ def slot_costs(
     worker_pool: Groups,
     worker_demand: Integers,
     worker_share: Floats,
-    server_pool: Groups,
-    server_demand: Integers,
-    server_share: Floats,
+    ps_pool: Groups,
+    ps_demand: Integers,
+    ps_share: Floats,
     workers: Integers,
-    servers: Integers,
+    ps_counts: Integers,
 ) -> Floats:
     """Price each worker count, with its parameter servers, in every slot.
 
     Parameters
     ----------
-    worker_pool, server_pool : Groups
+    worker_pool, ps_pool : Groups
         The two pools over the same T slots; no server is in both. Without parameter servers, pass
         the worker pool twice.
-    worker_demand, server_demand : int64[R]
+    worker_demand, ps_demand : int64[R]
         Demand of one worker, and of one parameter server.
-    worker_share, server_share : float64[R]
+    worker_share, ps_share : float64[R]
         The same as shares of the largest capacity, to which prices refer.
-    workers, servers : int64[C]
+    workers, ps_counts : int64[C]
         Worker counts, in any order, and parameter servers of each (0 for all-reduce training).
 
     Returns
@@ -162,32 +162,32 @@ def slot_costs(
     max_ps = 0
     for c in range(choices):
         max_workers = max(max_workers, workers[c])
-        max_ps = max(max_ps, servers[c])
-    widest = max(worker_pool.members.shape[1], server_pool.members.shape[1])
+        max_ps = max(max_ps, ps_counts[c])
+    widest = max(worker_pool.members.shape[1], ps_pool.members.shape[1])
     scratch = _scratch(widest, 0)
     worker_total = np.empty(max_workers + 1)
-    server_total = np.empty(max_ps + 1)
+    ps_total = np.empty(max_ps + 1)
     cost = np.empty((slots, choices))
     worker_row = -1
-    server_row = -1
+    ps_row = -1
     for t in range(slots):
         row = worker_pool.row_of[t]
-        other = server_pool.row_of[t]
+        other = ps_pool.row_of[t]
         # Slots in a row often share their state, and so their costs.
-        if t > 0 and row == worker_row and (other == server_row or max_ps == 0):
+        if t > 0 and row == worker_row and (other == ps_row or max_ps == 0):
             for c in range(choices):
                 cost[t, c] = cost[t - 1, c]
             continue
         if row != worker_row:
             _running_cost(worker_pool, row, worker_demand, worker_share, worker_total, scratch)
             worker_row = row
-        if other != server_row and max_ps > 0:
-            _running_cost(server_pool, other, server_demand, server_share, server_total, scratch)
-        server_row = other
+        if other != ps_row and max_ps > 0:
+            _running_cost(ps_pool, other, ps_demand, ps_share, ps_total, scratch)
+        ps_row = other
         for c in range(choices):
             cost[t, c] = worker_total[workers[c]]
-            if servers[c] > 0:
-                cost[t, c] += server_total[servers[c]]
+            if ps_counts[c] > 0:
+                cost[t, c] += ps_total[ps_counts[c]]
     return cost
 
 
@@ -280,12 +280,12 @@ def expand_choices(
     worker_demand: Integers,
     worker_share: Floats,
     worker_servers: Integers,
-    server_pool: Groups,
-    server_demand: Integers,
-    server_share: Floats,
-    server_servers: Integers,
+    ps_pool: Groups,
+    ps_demand: Integers,
+    ps_share: Floats,
+    ps_servers: Integers,
     workers: Integers,
-    servers: Integers,
+    ps_counts: Integers,
     choice: Integers,
 ) -> Integers:
     """Return the servers of the chosen worker counts and their parameter servers.
@@ -295,11 +295,11 @@ def expand_choices(
 
     Parameters
     ----------
-    worker_pool, worker_demand, worker_share, server_pool, server_demand, server_share
+    worker_pool, worker_demand, worker_share, ps_pool, ps_demand, ps_share
         As in `slot_costs`, unchanged since.
-    worker_servers, server_servers : int64[S]
+    worker_servers, ps_servers : int64[S]
         Number in the cluster of each server of the pools.
-    workers, servers : int64[C]
+    workers, ps_counts : int64[C]
         As in `slot_costs`.
     choice : int64[T]
         Chosen entry of ``workers`` in each slot, -1 for none; its cost is finite.
@@ -310,13 +310,13 @@ def expand_choices(
         Slot, server, workers, parameter servers: by slot, in each the servers for workers first, by
         position in their pool.
     """
-    widest = max(worker_pool.members.shape[1], server_pool.members.shape[1])
+    widest = max(worker_pool.members.shape[1], ps_pool.members.shape[1])
     size = 0
     most = 0
     for t in range(len(choice)):
         if choice[t] >= 0:
             used_workers = min(workers[choice[t]], len(worker_servers))
-            used_ps = min(servers[choice[t]], len(server_servers))
+            used_ps = min(ps_counts[choice[t]], len(ps_servers))
             size += used_workers + used_ps
             most = max(most, used_workers, used_ps)
     scratch = _scratch(widest, most)
@@ -331,7 +331,7 @@ def expand_choices(
             entry, n, scratch,
         )  # fmt: skip
         n = _write_entries(
-            server_pool, t, server_demand, server_share, servers[c], server_servers, PS,
+            ps_pool, t, ps_demand, ps_share, ps_counts[c], ps_servers, PS,
             entry, n, scratch,
         )  # fmt: skip
     return entry[:n]

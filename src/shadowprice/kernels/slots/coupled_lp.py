@@ -31,7 +31,7 @@ ROUNDING = 8e-16
 """Reduced costs below this share of their terms are zero."""
 
 WORKER_SURPLUS = -1
-SERVER_SURPLUS = -2
+PS_SURPLUS = -2
 
 # Rows of `Path.state` and of `Path.basis`.
 DEMAND_W, DEMAND_S, KEY_W, KEY_S, KEY_COST, WEIGHT_0, WEIGHT_1, DUAL_W, DUAL_S = range(9)
@@ -71,7 +71,7 @@ def start_path(corners: Corners) -> Path:
     state = np.zeros(FLOATS)
     basis = np.empty(INTEGERS, np.int64)
     basis[COLUMN_0] = WORKER_SURPLUS
-    basis[COLUMN_1] = SERVER_SURPLUS
+    basis[COLUMN_1] = PS_SURPLUS
     basis[OWNER_0] = -1
     basis[OWNER_1] = -1
     basis[PIVOTS] = 0
@@ -99,7 +99,7 @@ def _column(corners: Corners, path: Path, place: int) -> Column:
     at = path.basis[COLUMN_0 + place]
     if at == WORKER_SURPLUS:
         return Column(-1.0, 0.0, 0.0)
-    if at == SERVER_SURPLUS:
+    if at == PS_SURPLUS:
         return Column(0.0, -1.0, 0.0)
     k = path.key[path.basis[OWNER_0 + place]]
     return Column(
@@ -164,10 +164,10 @@ def _entering_column(corners: Corners, path: Path, row: Row, duals: Row) -> tupl
     best, best_slope, entering, owner = np.inf, 0.0, -3, -1
     if WORKER_SURPLUS not in (column_0, column_1) and row_w > 0.0:
         best, best_slope, entering = max(dual_w, 0.0) / row_w, row_w, WORKER_SURPLUS
-    if SERVER_SURPLUS not in (column_0, column_1) and row_s > 0.0:
+    if PS_SURPLUS not in (column_0, column_1) and row_s > 0.0:
         ratio = max(dual_s, 0.0) / row_s
         if ratio < best or (ratio == best and row_s > best_slope):
-            best, best_slope, entering = ratio, row_s, SERVER_SURPLUS
+            best, best_slope, entering = ratio, row_s, PS_SURPLUS
     for c in range(len(path.key)):
         k = path.key[c]
         k_w, k_s, k_cost = w[k], s[k], cost[k]
@@ -195,7 +195,7 @@ def _entering_column(corners: Corners, path: Path, row: Row, duals: Row) -> tupl
 
 
 @kernel
-def advance(corners: Corners, path: Path, workers: float, servers: float) -> bool:
+def advance(corners: Corners, path: Path, workers: float, ps_count: float) -> bool:
     """Move an optimal basis along a straight line to the demands m_w and m_p.
 
     ``path`` is the basis of `start_path`, or of an `advance` that returned True; it is updated.
@@ -203,8 +203,8 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
     """
     key, state, basis = path
     start = Row(state[DEMAND_W], state[DEMAND_S])
-    along = Row(workers - start.w, servers - start.s)
-    state[DEMAND_W], state[DEMAND_S] = workers, servers
+    along = Row(workers - start.w, ps_count - start.s)
+    state[DEMAND_W], state[DEMAND_S] = workers, ps_count
     limit = basis[PIVOTS] + 1000 + 20 * len(corners.w)
     leaving = -1
     while True:
@@ -217,7 +217,7 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
         if leaving < 0:
             leaving = _leaving_variable(path, row_0, row_1, start, along)
             if leaving < 0:
-                rest_w, rest_s = workers - state[KEY_W], servers - state[KEY_S]
+                rest_w, rest_s = workers - state[KEY_W], ps_count - state[KEY_S]
                 state[WEIGHT_0] = max(row_0.w * rest_w + row_0.s * rest_s, 0.0)
                 state[WEIGHT_1] = max(row_1.w * rest_w + row_1.s * rest_s, 0.0)
                 state[DUAL_W] = max(duals.w, 0.0)
@@ -299,13 +299,13 @@ def path_point(corners: Corners, path: Path, out: Point) -> None:
 
 @kernel
 def solve_slots_lp(
-    slot: Slot, workers: Integers, servers: Integers, whole: bool, solutions: Floats
+    slot: Slot, workers: Integers, ps_counts: Integers, whole: bool, solutions: Floats
 ) -> tuple[Floats, Floats, int]:
     """Solve one slot's relaxation of (3.22) for a non-decreasing sequence of demands.
 
-    ``workers`` and ``servers`` (demands,) are m_w and m_p. ``whole`` relaxes to the hull of each
+    ``workers`` and ``ps_counts`` (demands,) are m_w and m_p. ``whole`` relaxes to the hull of each
     machine's integer points, the tighter bound, instead of its polygon, as in the paper.
-    ``solutions`` (demands, 2, machines) gets the workers and servers unless it is empty.
+    ``solutions`` (demands, 2, machines) gets workers and parameter servers unless it is empty.
 
     Returns the optima (demands,), inf from the first infeasible demand on; the multipliers of
     (3.24) and (3.25) (demands, 2); the number of pivots.
@@ -313,10 +313,10 @@ def solve_slots_lp(
     demands = len(workers)
     optima = np.full(demands, np.inf)
     duals = np.zeros((demands, 2))
-    corners = slot_corners(slot, workers[demands - 1], servers[demands - 1], whole)
+    corners = slot_corners(slot, workers[demands - 1], ps_counts[demands - 1], whole)
     path = start_path(corners)
     for i in range(demands):
-        if not advance(corners, path, float(workers[i]), float(servers[i])):
+        if not advance(corners, path, float(workers[i]), float(ps_counts[i])):
             break
         optima[i] = path_cost(corners, path)
         duals[i, 0] = path.state[DUAL_W]

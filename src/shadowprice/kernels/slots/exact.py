@@ -27,7 +27,7 @@ from shadowprice.kernels.slots.polygons import (
     Corners,
     Counts,
     Slot,
-    max_servers,
+    max_ps_count,
     placement_cost,
     slot_corners,
 )
@@ -42,7 +42,7 @@ class SlotRequest(NamedTuple):
     """The request to place, and the multipliers of the relaxation."""
 
     workers: int  # m_w
-    servers: int  # m_p
+    ps_count: int  # m_p
     spread: bool  # forbid a placement on one machine
     dual_w: float
     dual_s: float
@@ -53,7 +53,7 @@ class Core(NamedTuple):
 
     begin: Integers  # first point of each class, shape (classes + 1,)
     w: Integers  # workers on one machine, shape (points,)
-    s: Integers  # servers on one machine
+    s: Integers  # parameter servers on one machine
     cost: Floats  # reduced costs
 
 
@@ -78,15 +78,15 @@ def _core_points(
 
     The first call has an empty core, and only counts.
     """
-    price_w, price_s = slot.price_worker[machine], slot.price_server[machine]
-    free, servers = slot.free[machine], requested.servers
+    price_w, price_s = slot.price_worker[machine], slot.price_ps[machine]
+    free, ps_count = slot.free[machine], requested.ps_count
     points = 0
     for w in range(requested.workers + 1):
-        top = max_servers(free, slot.worker, slot.server, w, servers)
+        top = max_ps_count(free, slot.worker, slot.ps, w, ps_count)
         if top < 0:
             break
         for s in range(top + 1):
-            if requested.spread and w == requested.workers and s == servers:
+            if requested.spread and w == requested.workers and s == ps_count:
                 continue
             reduced = (
                 (price_w * w + price_s * s) - requested.dual_w * w - requested.dual_s * s - base
@@ -207,12 +207,12 @@ def place_exactly(
     corners: Corners,
     path: Path,
     workers: int,
-    servers: int,
+    ps_count: int,
     spread: bool,
     best: float,
     out: Counts,
 ) -> float:
-    """Find a cheapest placement of `workers` and `servers`; return its cost, inf without one.
+    """Find a cheapest placement of workers and parameter servers; return its cost, else inf.
 
     ``corners`` are the classes of machines with the corners of their integer hulls, and ``path`` is
     the relaxation over those hulls, solved for these demands. ``spread`` forbids a placement on one
@@ -222,21 +222,21 @@ def place_exactly(
     begin, corner_w, corner_s, corner_cost, first, count, _ = corners
     bound = path_cost(corners, path)
     dual_w, dual_s = path.state[DUAL_W], path.state[DUAL_S]
-    requested = SlotRequest(workers, servers, spread, dual_w, dual_s)
+    requested = SlotRequest(workers, ps_count, spread, dual_w, dual_s)
     # Upper bound: every unit on the most expensive class with capacity.
     max_price_w, max_price_s = 0.0, 0.0
     base = np.empty(len(first))
     for c in range(len(first)):
         max_price_w = max(max_price_w, slot.price_worker[first[c]])
-        max_price_s = max(max_price_s, slot.price_server[first[c]])
+        max_price_s = max(max_price_s, slot.price_ps[first[c]])
         min_reduced = np.inf
         for j in range(begin[c], begin[c + 1]):
             min_reduced = min(
                 min_reduced, corner_cost[j] - dual_w * corner_w[j] - dual_s * corner_s[j]
             )
         base[c] = min_reduced / count[c]
-    slack = EXACT * (bound + dual_w * workers + dual_s * servers)
-    ceiling = max_price_w * workers + max_price_s * servers
+    slack = EXACT * (bound + dual_w * workers + dual_s * ps_count)
+    ceiling = max_price_w * workers + max_price_s * ps_count
     if np.isfinite(best):
         if best - bound <= slack:
             return best
@@ -247,7 +247,7 @@ def place_exactly(
     at = Counts(np.empty_like(out.w), np.empty_like(out.s))
     while True:
         core = _core(slot, corners, requested, base, budget + slack)
-        remaining_w, remaining_s, settled = workers, servers, True
+        remaining_w, remaining_s, settled = workers, ps_count, True
         for c in range(len(first)):
             points = core.begin[c + 1] - core.begin[c]
             settled = settled and points > 0
@@ -272,13 +272,13 @@ def place_exactly(
 
 
 @inlined
-def search_placement(slot: Slot, workers: int, servers: int, spread: bool, out: Counts) -> float:
+def search_placement(slot: Slot, workers: int, ps_count: int, spread: bool, out: Counts) -> float:
     """Find a cheapest placement of one pair without a known one; return its cost, inf without one.
 
     Parameters are as in `place_exactly`; `out` is only written.
     """
-    corners = slot_corners(slot, workers, servers, INTEGRAL)
+    corners = slot_corners(slot, workers, ps_count, INTEGRAL)
     path = start_path(corners)
-    if not advance(corners, path, float(workers), float(servers)):
+    if not advance(corners, path, float(workers), float(ps_count)):
         return np.inf
-    return place_exactly(slot, corners, path, workers, servers, spread, np.inf, out)
+    return place_exactly(slot, corners, path, workers, ps_count, spread, np.inf, out)

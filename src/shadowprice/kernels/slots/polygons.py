@@ -15,17 +15,17 @@ from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import allocation_free, inlined, kernel
 
 SAME_VERTEX = 1e-12
-"""Vertices closer than this, relative to the cap on workers and servers, are merged."""
+"""Vertices closer than this, relative to the cap on workers or parameter servers, are merged."""
 
 
 class Slot(NamedTuple):
     """The machines of one slot as one job sees them; those without finite prices are not used."""
 
     price_worker: Floats  # p^w of (3.22), not negative, shape (machines,)
-    price_server: Floats  # p^s of (3.22), not negative, shape (machines,)
+    price_ps: Floats  # p^s of (3.22), not negative, shape (machines,)
     free: Integers  # C^ of (3.23), shape (machines, resources)
     worker: Integers  # alpha, demand of a worker, shape (resources,)
-    server: Integers  # beta, demand of a parameter server, shape (resources,)
+    ps: Integers  # beta, demand of a parameter server, shape (resources,)
 
 
 class Counts(NamedTuple):
@@ -47,7 +47,7 @@ class Corners(NamedTuple):
 
     begin: Integers  # each class's first corner, the origin, shape (classes + 1,)
     w: Floats  # workers of all machines of the class at a corner, shape (corners,)
-    s: Floats  # servers
+    s: Floats  # their parameter servers
     cost: Floats
     first: Integers  # first machine of each class
     members: Integers  # number of its machines
@@ -60,13 +60,13 @@ def placement_cost(slot: Slot, at: Counts) -> float:
     cost = 0.0
     for h in range(len(at.w)):
         if at.w[h] > 0 or at.s[h] > 0:
-            cost += slot.price_worker[h] * at.w[h] + slot.price_server[h] * at.s[h]
+            cost += slot.price_worker[h] * at.w[h] + slot.price_ps[h] * at.s[h]
     return cost
 
 
 @allocation_free
 def fits_on_machine(
-    free: Integers, worker: Integers, server: Integers, workers: int, servers: int
+    free: Integers, worker: Integers, ps: Integers, workers: int, ps_count: int
 ) -> bool:
     """Return whether workers and parameter servers fit on a machine, (3.23) in integers.
 
@@ -78,13 +78,13 @@ def fits_on_machine(
             if workers > remaining // worker[r]:
                 return False
             remaining -= worker[r] * workers
-        if server[r] > 0 and servers > 0 and servers > remaining // server[r]:
+        if ps[r] > 0 and ps_count > 0 and ps_count > remaining // ps[r]:
             return False
     return True
 
 
 @allocation_free
-def max_servers(free: Integers, worker: Integers, server: Integers, workers: int, cap: int) -> int:
+def max_ps_count(free: Integers, worker: Integers, ps: Integers, workers: int, cap: int) -> int:
     """Return how many parameter servers fit beside the workers, up to `cap`; -1 if these don't."""
     fit_count = cap
     for r in range(len(free)):
@@ -93,8 +93,8 @@ def max_servers(free: Integers, worker: Integers, server: Integers, workers: int
             if workers > remaining // worker[r]:
                 return -1
             remaining -= worker[r] * workers
-        if server[r] > 0:
-            fit_count = min(fit_count, max(remaining, 0) // server[r])
+        if ps[r] > 0:
+            fit_count = min(fit_count, max(remaining, 0) // ps[r])
     return fit_count
 
 
@@ -117,7 +117,7 @@ def group_machines(slot: Slot) -> tuple[Integers, Integers, Integers, int]:
     The number of classes, returned last, is that of the valid entries of the first two. Classes are
     in the order of their first machines.
     """
-    price_worker, price_server, free, worker, server = slot
+    price_worker, price_ps, free, worker, ps = slot
     machines, resources = free.shape
     first = np.empty(machines, np.int64)
     last = np.empty(machines, np.int64)
@@ -126,7 +126,7 @@ def group_machines(slot: Slot) -> tuple[Integers, Integers, Integers, int]:
     requested = np.empty(resources, np.int64)
     kinds = 0
     for r in range(resources):
-        if worker[r] > 0 or server[r] > 0:
+        if worker[r] > 0 or ps[r] > 0:
             requested[kinds] = r
             kinds += 1
     size = 4
@@ -135,7 +135,7 @@ def group_machines(slot: Slot) -> tuple[Integers, Integers, Integers, int]:
     table = np.full(size, -1, np.int64)
     classes = 0
     for h in range(machines):
-        if not (np.isfinite(price_worker[h]) and np.isfinite(price_server[h])):
+        if not (np.isfinite(price_worker[h]) and np.isfinite(price_ps[h])):
             continue
         mixed = 0
         for k in range(kinds):
@@ -152,7 +152,7 @@ def group_machines(slot: Slot) -> tuple[Integers, Integers, Integers, int]:
                 break
             # The hash leaves prices out, and may collide.
             twin = first[c]
-            same = price_worker[h] == price_worker[twin] and price_server[h] == price_server[twin]
+            same = price_worker[h] == price_worker[twin] and price_ps[h] == price_ps[twin]
             for k in range(kinds):
                 same = same and free[h, requested[k]] == free[twin, requested[k]]
             if same:
@@ -166,13 +166,13 @@ def group_machines(slot: Slot) -> tuple[Integers, Integers, Integers, int]:
 
 @inlined
 def machine_polygon(
-    free: Integers, worker: Integers, server: Integers, max_w: int, max_s: int, at: Point
+    free: Integers, worker: Integers, ps: Integers, max_w: int, max_s: int, at: Point
 ) -> int:
-    """Write the corners of {w, s >= 0 : worker w + server s <= free}, w and s also capped.
+    """Write the corners of {w, s >= 0 : worker w + ps s <= free}, w and s also capped.
 
     Returns the number of corners; 1 if nothing fits. The caps ``max_w`` and ``max_s`` are a
     slot's totals, because more are never needed. ``at`` (at least resources + 4 entries) receives
-    the origin first, then corners clockwise from the servers' axis.
+    the origin first, then corners clockwise from the axis of parameter servers.
     """
     at_w, at_s = at
     resources = len(free)
@@ -181,8 +181,8 @@ def machine_polygon(
     for r in range(resources):
         if worker[r] > 0:
             reach = min(reach, max(free[r], 0) / worker[r])
-        if server[r] > 0:
-            top = min(top, max(free[r], 0) / server[r])
+        if ps[r] > 0:
+            top = min(top, max(free[r], 0) / ps[r])
     at_w[0] = 0.0
     at_s[0] = 0.0
     corners = 1
@@ -194,18 +194,18 @@ def machine_polygon(
         corners += 1
     else:
         top = 0.0
-    # Follow the lower envelope of the lines s = (free - worker w) / server.
+    # Follow the lower envelope of the lines s = (free - worker w) / ps.
     w, s, slope = 0.0, top, 0.0
     while s > 0.0 and w < reach:
         best, best_slope = reach, -1.0
         for r in range(resources):
-            if server[r] == 0:
+            if ps[r] == 0:
                 continue
-            steep = worker[r] / server[r]
+            steep = worker[r] / ps[r]
             if steep <= slope:
                 continue
             # Abscissa at which this line crosses the current one, s - slope (x - w).
-            height = (free[r] - worker[r] * w) / server[r]
+            height = (free[r] - worker[r] * w) / ps[r]
             cross = w + max(height - s, 0.0) / (steep - slope)
             if cross < best or (cross == best and best_slope >= 0.0 and steep > best_slope):
                 best, best_slope = cross, steep
@@ -230,12 +230,12 @@ def machine_polygon(
 
 @inlined
 def machine_hull(
-    free: Integers, worker: Integers, server: Integers, max_w: int, max_s: int, at: Point
+    free: Integers, worker: Integers, ps: Integers, max_w: int, max_s: int, at: Point
 ) -> int:
     """Write the corners of the hull of the integer points of `machine_polygon`, in the same order.
 
-    Returns the number of corners; 1 if not even one worker or server fits. ``at`` has at least
-    max_w + 3 entries.
+    Returns the number of corners; 1 if not even one process fits. ``at`` has at least max_w + 3
+    entries.
     """
     at_w, at_s = at
     at_w[0] = 0.0
@@ -243,7 +243,7 @@ def machine_hull(
     corners = 1
     reach = 0
     for w in range(max_w + 1):
-        s = max_servers(free, worker, server, w, max_s)
+        s = max_ps_count(free, worker, ps, w, max_s)
         if s < 0:
             break
         reach = w
@@ -259,7 +259,7 @@ def machine_hull(
         at_s[corners] = s
         corners += 1
     if corners > 1 and at_s[1] == 0.0:
-        # No server fits: the hull is a segment of the workers' axis.
+        # No parameter server fits: the hull is a segment of the workers' axis.
         corners = 1
     if reach > 0 and (corners == 1 or at_s[corners - 1] > 0.0):
         at_w[corners] = reach
@@ -272,10 +272,10 @@ def machine_hull(
 def slot_corners(slot: Slot, max_w: int, max_s: int, integral: bool) -> Corners:
     """Return a slot's classes of machines and their corners, class by class.
 
-    ``max_w`` and ``max_s`` are the maximum workers and servers to be placed in the slot.
+    ``max_w`` and ``max_s`` are the maximum workers and parameter servers to be placed in the slot.
     ``integral`` selects the integer hulls instead of the polygons.
     """
-    price_worker, price_server, free, worker, server = slot
+    price_worker, price_ps, free, worker, ps = slot
     first, count, following, classes = group_machines(slot)
     widest = free.shape[1] + 4
     if integral:
@@ -288,16 +288,16 @@ def slot_corners(slot: Slot, max_w: int, max_s: int, integral: bool) -> Corners:
         h = first[c]
         at = Point(corner_w[corner_count:], corner_s[corner_count:])
         if integral:
-            corners = machine_hull(free[h], worker, server, max_w, max_s, at)
+            corners = machine_hull(free[h], worker, ps, max_w, max_s, at)
         else:
-            corners = machine_polygon(free[h], worker, server, max_w, max_s, at)
+            corners = machine_polygon(free[h], worker, ps, max_w, max_s, at)
         # Only the origin: nothing fits on these machines.
         if corners == 1:
             continue
         for j in range(corner_count, corner_count + corners):
             corner_w[j] *= count[c]
             corner_s[j] *= count[c]
-            cost[j] = price_worker[h] * corner_w[j] + price_server[h] * corner_s[j]
+            cost[j] = price_worker[h] * corner_w[j] + price_ps[h] * corner_s[j]
         first[class_count] = h
         count[class_count] = count[c]
         class_count += 1

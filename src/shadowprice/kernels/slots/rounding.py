@@ -1,11 +1,11 @@
 """PD-ORS's randomised rounding, (3.26)-(3.27) and Algorithm 4 steps 9-11, in distribution.
 
 Algorithm 4 rounds ``G`` times the relaxed solution repeatedly until the result is feasible. Each
-machine's outcome (workers up or down, servers up or down) is independent, and feasibility depends
-on machines only through their own capacity and through the two totals. So the probability that a
-round is feasible is a convolution over machines, the number of rounds until success is geometric,
-and a feasible result can be drawn backwards through the convolution. The distribution is that of
-the loop, without the loop. `tests/oracles` has the loop.
+machine's outcome (workers up or down, parameter servers up or down) is independent. Feasibility
+depends on machines only through their own capacity and through the two totals. So the probability
+that a round is feasible is a convolution over machines, the number of rounds until success is
+geometric, and a feasible result can be drawn backwards through the convolution. The distribution is
+that of the loop, without the loop. `tests/oracles` has the loop.
 
 The random generator is a hash of (seed, job, slot, workers, purpose): no draw depends on the order
 of calls.
@@ -79,8 +79,8 @@ class RequiredTotals(NamedTuple):
     """Limits of a feasible placement's totals."""
 
     workers: int  # minimum of workers, m_w of (3.24)
-    servers: int  # minimum of parameter servers, m_p of (3.25)
-    max_workers: int  # K of (3.2); (3.5) bounds servers by workers
+    ps_count: int  # minimum of parameter servers, m_p of (3.25)
+    max_workers: int  # K of (3.2); (3.5) bounds parameter servers by workers
 
 
 class Parts(NamedTuple):
@@ -88,7 +88,7 @@ class Parts(NamedTuple):
 
     machine: Integers  # machines with a value
     low_w: Integers  # workers rounded down
-    low_s: Integers  # servers rounded down
+    low_s: Integers  # parameter servers rounded down
     up_w: Floats  # probability of one more worker, 0 for integers
     up_s: Floats
 
@@ -97,8 +97,8 @@ class TotalDistribution(NamedTuple):
     """Distribution of the totals of the first machines, if all outcomes fit.
 
     ``totals[i, a, b]`` is the probability that the first i machines all fit, and round up a workers
-    and b servers among them. ``chance`` (used, 4) is the probability of each outcome of a machine,
-    2 a + b; 0 if it doesn't fit.
+    and b parameter servers among them. ``chance`` (used, 4) is the probability of each outcome of a
+    machine, 2 a + b; 0 if the outcome doesn't fit.
     """
 
     totals: Floats
@@ -149,7 +149,7 @@ def _total_distribution(slot: Slot, parts: Parts) -> TotalDistribution:
                 if b == 1 and up_s[i] == 0.0:
                     continue
                 if not fits_on_machine(
-                    free, slot.worker, slot.server, parts.low_w[i] + a, parts.low_s[i] + b
+                    free, slot.worker, slot.ps, parts.low_w[i] + a, parts.low_s[i] + b
                 ):
                     continue
                 weight = (up_w[i] if a == 1 else 1.0 - up_w[i]) * (
@@ -166,11 +166,11 @@ def _total_distribution(slot: Slot, parts: Parts) -> TotalDistribution:
 
 
 @inlined
-def _feasible(required: RequiredTotals, workers: int, servers: int) -> bool:
+def _feasible(required: RequiredTotals, workers: int, ps_count: int) -> bool:
     """Return whether totals meet the constraints that machines share."""
     return (
         required.workers <= workers <= required.max_workers
-        and required.servers <= servers <= workers
+        and required.ps_count <= ps_count <= workers
     )
 
 
@@ -226,7 +226,7 @@ def round_feasibly(
     if (
         sum_w > required.max_workers
         or sum_w + (parts.up_w > 0.0).sum() < required.workers
-        or sum_s + (parts.up_s > 0.0).sum() < required.servers
+        or sum_s + (parts.up_s > 0.0).sum() < required.ps_count
     ):
         return 0, 0.0
     distribution = _total_distribution(slot, parts)

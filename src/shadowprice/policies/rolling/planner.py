@@ -344,7 +344,7 @@ class Planner:
     # ---------------------------------------------------------------- planning
 
     def _by_promise(self, state: State, pinned: Iterable[int] = ()) -> Integers:
-        """Return the rows with a promise, except pinned ones: the earliest, then the longest first."""
+        """Return promised rows, except pinned ones: the earliest, then the longest job first."""
         jobs, rows = state.jobs, np.flatnonzero(state.promised(pinned))
         slots = -(-jobs.arrays.remaining[rows] // np.maximum(jobs.max_gain[rows], 1))
         return rows[np.lexsort((rows, -slots, jobs.promise[rows]))].astype(np.int64)
