@@ -1,7 +1,7 @@
 """The exact search over slots for all jobs of a set at once, at prices that they share.
 
-A certificate prices thousands of jobs hundreds of times. One call for all of them costs what the
-searches cost; a call per job costs twice as much.
+A certificate prices thousands of jobs hundreds of times. A call for each job takes twice as long as
+one call for all jobs.
 """
 
 from typing import NamedTuple
@@ -14,30 +14,29 @@ from shadowprice.kernels.jit import kernel
 
 
 class JobRows(NamedTuple):
-    """Windows, choices and utilities of jobs; an array has a row for each job, unless said."""
+    """Windows of slots, choices and utilities of jobs; most arrays have a row for each job."""
 
     first: Integers  # first slot of the window
     slots: Integers  # length of the window
     required: Integers  # progress units
     kind: Integers  # row of the job in the prices; jobs of a kind have the same demands
-    choice_start: (
-        Integers  # first of its entries in `workers`, `ps_counts` and `gains`; one row more
-    )
+    # First entry of each job in the next three arrays, which list all jobs' choices; one row more.
+    choice_start: Integers
     workers: Integers
     ps_counts: Integers
-    gains: Integers
-    worth_start: Integers  # first of its entries in worth; one row more
-    worth: Floats  # utility by slot of the window
+    gains: Integers  # progress units in a slot
+    worth_start: Integers  # first entry of each job in `worth`; one row more
+    worth: Floats  # utility of completing in each slot of the window
     tail: Floats  # utility of completing after the window, at no cost
 
 
 class JobSchedules(NamedTuple):
     """Results, written by `price_jobs`."""
 
-    payoff: Floats  # bound on the payoff of each job
+    payoff: Floats  # upper bound on the payoff of each job
     earned: Floats  # utility of each job's schedule
-    workers: Integers  # of all schedules, (kinds, slots)
-    ps: Integers
+    workers: Integers  # sums over all schedules, (kinds, slots)
+    ps: Integers  # the same of parameter servers
 
 
 @kernel
@@ -69,7 +68,7 @@ def price_jobs(
         best_gain = 0
         for c in range(begin, end):
             best_gain = max(best_gain, gains[c])
-        # Divided, because the product may exceed int64.
+        # Whether the window suffices: a quotient, because the product may exceed int64.
         if span > 0 and best_gain >= -(-required[job] // span):
             row = kind[job]
             cost = np.empty((span, end - begin))

@@ -1,11 +1,12 @@
 """The exact placement in one slot: (3.22) in integers.
 
-The relaxation over the hulls of each machine's integer points (`coupled_lp`, ``whole=True``) leaves
-at most two machines between corners. So its optimum is a tight bound, and its multipliers price
-every point of every machine: a placement costs the bound plus the non-negative reduced costs of its
-points. Given a placement, only points whose reduced cost is within the gap can be part of a better
-one. Machines with one such point are settled. A dynamic program over the totals of the other
-machines finds the optimum.
+A *point* is a pair of workers and parameter servers on one machine. The relaxation over the hulls
+of each machine's points (`coupled_lp`, ``whole=True``) leaves at most two machines between corners.
+So its optimum is a tight bound, and its multipliers price every point of every machine: a placement
+costs the bound plus the non-negative reduced costs of its points. Given a placement, only points
+whose reduced cost is within the gap can be part of a better one: the core. A machine with one point
+in the core is settled, the others are loose. A dynamic program over the totals of loose machines
+finds the optimum.
 """
 
 from typing import NamedTuple
@@ -58,10 +59,10 @@ class Core(NamedTuple):
 
 
 class Loose(NamedTuple):
-    """Machines with several points in the core, and their classes."""
+    """Machines with several points in the core."""
 
     machine: Integers
-    owner: Integers
+    owner: Integers  # class of each
 
 
 @kernel
@@ -76,7 +77,8 @@ def _core_points(
 ) -> int:
     """Write a machine's points with a reduced cost within `budget` to the core; count them.
 
-    The first call has an empty core, and only counts.
+    ``base`` is the machine's least reduced cost, from which the others are counted, and
+    ``position`` the first entry to write. A call with an empty core only counts.
     """
     price_w, price_s = slot.price_worker[machine], slot.price_ps[machine]
     free, ps_count = slot.free[machine], requested.ps_count
@@ -143,8 +145,8 @@ def _combine(
 ) -> tuple[float, NDArray[np.int32]]:
     """Choose a point of the core for every loose machine, to reach the totals at the least cost.
 
-    Returns the sum of reduced costs, inf if none is within `budget`, and the point by which each
-    machine reached each pair of totals, shape (loose machines, states).
+    A state is a pair of totals. Returns the sum of reduced costs, inf if it would exceed `budget`,
+    and the point with which each machine reached each state, shape (loose machines, states).
     """
     n = len(loose.machine)
     wide = remaining_s + 1
@@ -180,24 +182,27 @@ def _unfold(
     loose: Loose,
     chosen_points: NDArray[np.int32],
     wide: int,
-    at: Counts,
+    out: Counts,
 ) -> None:
-    """Write the placement of the last state: settled machines, then the others."""
-    at_w, at_s = at
-    at_w[:] = 0
-    at_s[:] = 0
+    """Write the placement of the last state, that of the required totals.
+
+    ``wide`` is the number of totals of parameter servers, the stride of states.
+    """
+    out_w, out_s = out
+    out_w[:] = 0
+    out_s[:] = 0
     for c in range(len(corners.first)):
         p = core.begin[c]
         h = corners.first[c]
         while h >= 0 and core.begin[c + 1] - p == 1:
-            at_w[h] = core.w[p]
-            at_s[h] = core.s[p]
+            out_w[h] = core.w[p]
+            out_s[h] = core.s[p]
             h = corners.following[h]
     state = chosen_points.shape[1] - 1
     for i in range(len(loose.machine) - 1, -1, -1):
         p = chosen_points[i, state]
-        at_w[loose.machine[i]] = core.w[p]
-        at_s[loose.machine[i]] = core.s[p]
+        out_w[loose.machine[i]] = core.w[p]
+        out_s[loose.machine[i]] = core.s[p]
         state -= core.w[p] * wide + core.s[p]
 
 
@@ -223,9 +228,9 @@ def place_exactly(
     bound = path_cost(corners, path)
     dual_w, dual_s = path.state[DUAL_W], path.state[DUAL_S]
     requested = SlotRequest(workers, ps_count, spread, dual_w, dual_s)
-    # Upper bound: every unit on the most expensive class with capacity.
+    # No placement costs more than every process at the highest price of a class with capacity.
     max_price_w, max_price_s = 0.0, 0.0
-    base = np.empty(len(first))
+    base = np.empty(len(first))  # least reduced cost of one machine of each class
     for c in range(len(first)):
         max_price_w = max(max_price_w, slot.price_worker[first[c]])
         max_price_s = max(max_price_s, slot.price_ps[first[c]])
@@ -242,9 +247,9 @@ def place_exactly(
             return best
         budget = best - bound
     else:
-        # Without a placement, widen the gap until it has one, or includes all points.
+        # Without a placement, widen the gap until it includes a placement, or all points.
         budget = max(dual_w, dual_s)
-    at = Counts(np.empty_like(out.w), np.empty_like(out.s))
+    trial = Counts(np.empty_like(out.w), np.empty_like(out.s))
     while True:
         core = _core(slot, corners, requested, base, budget + slack)
         remaining_w, remaining_s, settled = workers, ps_count, True
@@ -260,12 +265,12 @@ def place_exactly(
                 core, loose, remaining_w, remaining_s, budget + slack
             )
             if reduced_sum < np.inf:
-                _unfold(corners, core, loose, chosen_points, remaining_s + 1, at)
-                cost = placement_cost(slot, at)
+                _unfold(corners, core, loose, chosen_points, remaining_s + 1, trial)
+                cost = placement_cost(slot, trial)
                 if cost < best:
                     best = cost
-                    out.w[:] = at.w
-                    out.s[:] = at.s
+                    out.w[:] = trial.w
+                    out.s[:] = trial.s
         if np.isfinite(best) or bound + budget >= ceiling:
             return best
         budget = max(4.0 * budget, EXACT * ceiling)
@@ -273,7 +278,7 @@ def place_exactly(
 
 @inlined
 def search_placement(slot: Slot, workers: int, ps_count: int, spread: bool, out: Counts) -> float:
-    """Find a cheapest placement of one pair without a known one; return its cost, inf without one.
+    """Find a cheapest placement without a start; return its cost, inf if none exists.
 
     Parameters are as in `place_exactly`; `out` is only written.
     """

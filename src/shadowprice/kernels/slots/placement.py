@@ -4,9 +4,9 @@ theta(t, v), problem (3.18), depends on the workload only through the worker cou
 reading 12). So a slot has two choices per worker count: the cheapest machine that fits everything
 (internal rate, Fact 1) and the cheapest placement on several machines (external rate).
 
-Slots in which every machine has the same free capacity and price of the resources that the job
-needs are placed once. `groups` has the groups of equal machines of every slot; `slot_states`
-expands them, each distinct state once. `horizon.search.best_schedule` takes the result of
+Slots have the same *state* if every machine has the same free capacity and price of the resources
+that the job needs; each state is placed once. `groups` has the groups of equal machines of every
+slot, and `slot_states` expands them. `horizon.search.best_schedule` takes the result of
 `slot_choices` and runs Algorithms 2 and 3.
 """
 
@@ -48,14 +48,17 @@ SKIPPED, REPAIRED, SEARCHED = 0, -1, -2
 """Values of `rounds` without a successful rounding: not tried, repaired, found by exact search."""
 
 PLACES = 1 << 40
-"""Unlimited capacity of the two resources that model a machine's role; otherwise it is 0."""
+"""Capacity for workers, or for parameter servers, of a machine with that role; others have 0.
+
+A machine's role is modelled by two more resources, of which a process needs 1.
+"""
 
 ALL = constant(-1)
 """Value of ``only`` with which `place_external` places every choice."""
 
 
 class Pairs(NamedTuple):
-    """The pairs to place; the last worker count is K of (3.2)."""
+    """The pairs of workers and parameter servers to place; the last worker count is K of (3.2)."""
 
     workers: Integers  # ascending, shape (choices,)
     ps_counts: Integers  # not decreasing, and at most the workers (3.5)
@@ -95,7 +98,7 @@ def is_on_one_machine(at: Counts) -> bool:
 
 @kernel
 def machines_by_price(price: Floats, other_price: Floats) -> Integers:
-    """Return the machines with finite prices by ascending `price`, lower numbers first."""
+    """Return the machines with two finite prices, by ascending `price`, then by number."""
     order = stable_order(price)
     size = 0
     for h in order:
@@ -117,9 +120,9 @@ def fill(
 ) -> bool:
     """Add workers (or parameter servers) on the cheapest machines; return whether all fit.
 
-    ``order`` are the machines by ascending price of the added kind (`machines_by_price`).
-    ``demand`` is that of the added kind. ``counts`` and ``other_counts`` (machines,) are the
-    placement so far; `counts` grows.
+    ``order`` has the machines by ascending price of the added kind (`machines_by_price`), and
+    ``demand`` is the demand of one process of this kind. ``counts`` (machines,), which grows, and
+    ``other_counts`` are the placement so far of this kind and of the other.
     """
     missing: int = total - counts.sum()
     for h in order:
@@ -136,7 +139,7 @@ def fill(
 
 @allocation_free
 def remove_surplus(price: Floats, counts: Integers, total: int) -> None:
-    """Remove surplus from the most expensive machines, the last on ties, down to `total`."""
+    """Reduce counts to the sum `total` on the most expensive machines, on ties on the last."""
     surplus = counts.sum() - total
     while surplus > 0:
         costliest = -1
@@ -183,11 +186,10 @@ def place_greedily(slot: Slot, orders: Orders, workers: int, ps_count: int, out:
 def repair(
     slot: Slot, orders: Orders, relaxed: Point, workers: int, ps_count: int, out: Counts
 ) -> float:
-    """Round a relaxed solution up if it fits, fill up, and remove surplus; return the cost.
+    """Round a relaxed solution up where it fits, remove surplus and fill up; return the cost.
 
-    The result of `place_greedily` is used if it is cheaper. This is the deterministic last step of
-    Algorithm 4 (papers' README, reading 11). `out` is written if a placement is found. Otherwise
-    the cost is inf.
+    If `place_greedily` is cheaper, its result is used. This is the deterministic last step of
+    Algorithm 4 (papers' README, reading 11). `out` has the placement; the cost is inf without one.
     """
     free, worker, ps = slot.free, slot.worker, slot.ps
     out_w, out_s = out
@@ -262,12 +264,12 @@ def place_external(
     first, so that a choice adds its planned progress. This only lowers the cost.
 
     ``enough`` (choices,): a choice whose relaxed cost is at least this is skipped, because a better
-    one is known; inf to skip none. ``stream``: random stream, of `rounding.mix` over seed, job and
-    slot. ``only``: place only this choice; -1 for all. Its placement is the same in both cases.
+    choice is known (`internal_rivals`). ``stream``: random stream, of `rounding.mix` over seed, job
+    and slot. ``only``: place only this choice, with the same result as among all; `ALL` for all.
 
-    Returns three arrays (choices,): the cost (inf without a placement, or if a better choice is
-    known), its lower bound (the relaxation's optimum; over integer hulls with EXACT), and the
-    rounds of rounding, or SKIPPED, REPAIRED, SEARCHED. Also returns the last placement.
+    Returns three arrays (choices,) and the last placement. The arrays are the cost (inf without a
+    placement or for a skipped choice), its lower bound (the relaxation's optimum; over integer
+    hulls with EXACT), and the rounds of rounding, or SKIPPED, REPAIRED, SEARCHED.
     """
     choices, machines = len(pairs.workers), len(slot.free)
     cost = np.full(choices, np.inf)
@@ -325,10 +327,10 @@ def place_external(
 def place_internal(slot: Slot, workers: Integers, ps_counts: Integers) -> tuple[Floats, Integers]:
     """Place each worker count of one slot on its cheapest machine, at the internal rate.
 
-    This is Algorithm 4, steps 2-7. ``workers`` (choices,) are ascending. ``ps_counts`` are those of
-    each, not decreasing: ceil(w b_e / B), or ceil(w b_i / B) by the letter of (3.4) (papers'
-    README, reading 10); empty if one machine is not allowed. Returns the least cost, inf if no
-    machine fits everything, and the machine, the lowest on ties, -1 for none; both (choices,).
+    This is Algorithm 4, steps 2-7. ``workers`` (choices,) are ascending. ``ps_counts`` (choices,)
+    don't decrease: ceil(w b_e / B), or ceil(w b_i / B) by the letter of (3.4) (papers' README,
+    reading 10); empty if a placement on one machine isn't allowed. Returns two arrays (choices,):
+    the least cost, inf if no machine fits everything, and its machine, the lowest on ties, or -1.
     """
     choices = len(workers)
     cost = np.full(choices, np.inf)
@@ -368,16 +370,16 @@ def place_internal(slot: Slot, workers: Integers, ps_counts: Integers) -> tuple[
 def slot_states(
     pool: Groups, requested: Integers, worker_share: Floats, ps_share: Floats, hosts: Flags
 ) -> tuple[Floats, Floats, Integers, Integers, Integers]:
-    """Expand every distinct state of a horizon.
+    """Expand every distinct state of a horizon, machine by machine.
 
     ``pool``: the groups of the horizon's slots. ``requested`` (kinds,): resources that a worker or
     a parameter server needs. ``worker_share``, ``ps_share`` (resources,): demands as shares, to
-    which prices refer. ``hosts`` (2, machines): machines for workers and for parameter servers;
-    (2, 0) if all host both.
+    which prices refer. ``hosts`` (2, machines): whether each machine hosts workers, and parameter
+    servers; (2, 0) if all host both.
 
-    Returns the prices of a worker and of a parameter server (states, machines), p^w and p^s of
-    (3.22); the free capacity of the needed resources (states, machines, kinds), with ``hosts`` also
-    the capacity for workers and for parameter servers (`PLACES` or 0); the state of each slot
+    Returns five arrays: the prices of a worker and of a parameter server (states, machines), p^w
+    and p^s of (3.22); the free capacity of the requested resources (states, machines, kinds), with
+    ``hosts`` also for workers and for parameter servers (`PLACES` or 0); the state of each slot
     (slots,), numbered in order of first appearance; the first slot of each state (states,).
     """
     row_of, price, free = pool.row_of, pool.price, pool.free
@@ -387,7 +389,7 @@ def slot_states(
     if hosts.shape[1] > 0:
         wide = kinds + 2
     state_of_row = np.full(len(pool.groups), -1, np.int64)
-    max_states = 0
+    max_states = 0  # number of rows in use; several may have the same state
     for t in range(slots):
         if state_of_row[row_of[t]] < 0:
             state_of_row[row_of[t]] = 0
@@ -410,7 +412,7 @@ def slot_states(
     widest = price.shape[2]
     group_w = np.empty(widest)
     group_s = np.empty(widest)
-    group_print = np.empty(widest, np.int64)
+    group_hash = np.empty(widest, np.int64)
     group_of = np.empty(machines, np.int64)
     for t in range(slots):
         row = row_of[t]
@@ -425,12 +427,12 @@ def slot_states(
             mixed = 0
             for k in range(kinds):
                 mixed = add_to_hash(mixed, free[row, requested[k], g])
-            group_print[g] = mixed
+            group_hash[g] = mixed
         mixed = 0
         expand_groups(row, pool, group_of)
         for h in range(machines):
             g = group_of[h]
-            mixed = add_to_hash(mixed, group_print[g])
+            mixed = add_to_hash(mixed, group_hash[g])
             price_worker[states, h] = group_w[g]
             price_ps[states, h] = group_s[g]
             for k in range(kinds):
@@ -477,9 +479,8 @@ def slot_states(
 def internal_rivals(cost: Floats, gains: Integers, internal_gains: Integers) -> Floats:
     """Return the cost of the cheapest internal choice that gains as much as each external one.
 
-    All arrays are (choices,); ``cost`` is that of the internal choices. An external placement that
-    costs at least the result is never better. The result is inf if no internal choice gains as
-    much.
+    All arrays are (choices,); ``cost`` has the internal choices. An external placement that costs
+    at least the result is never better. The result is inf if no internal choice gains as much.
     """
     enough = np.full(len(cost), np.inf)
     for i in range(len(cost)):
@@ -536,10 +537,10 @@ def slot_choices(
     it would cost at least its internal rival; if they differ, `Method.spread` forbids it. So a
     plan's rate is always the rate of its placement by Fact 1.
 
-    Returns four arrays. (slots, 2 * choices): costs of the external choices, then of the internal
-    ones; inf without a placement, or if an internal choice of that slot is as cheap and gains as
-    much. (slots, choices): machine of each internal choice, -1 for none; lower bounds of the
-    external choices; rounds as in `placement.place_external`.
+    Returns four arrays. The first (slots, 2 * choices) has the costs of the external choices, then
+    of the internal ones: inf without a placement, or for an external choice if an internal one is
+    as cheap and gains as much. The others (slots, choices) are the machine of each internal choice,
+    or -1; lower bounds of the external choices; and rounds as in `placement.place_external`.
     """
     count = len(slots.price_worker)
     choices = len(pairs.workers)

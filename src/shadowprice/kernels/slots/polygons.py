@@ -19,7 +19,7 @@ SAME_VERTEX = 1e-12
 
 
 class Slot(NamedTuple):
-    """The machines of one slot as one job sees them; those without finite prices are not used."""
+    """The machines of one slot as one job sees them; machines with infinite prices aren't used."""
 
     price_worker: Floats  # p^w of (3.22), not negative, shape (machines,)
     price_ps: Floats  # p^s of (3.22), not negative, shape (machines,)
@@ -43,9 +43,13 @@ class Point(NamedTuple):
 
 
 class Corners(NamedTuple):
-    """Classes of machines with capacity that are equal for a job; the corners of their polygons."""
+    """Classes of machines that are equal for a job, and the corners of their polygons.
 
-    begin: Integers  # each class's first corner, the origin, shape (classes + 1,)
+    A class holds its number of machines times the polygon of one machine, so its corners are those
+    of a machine times this number. Machines without capacity are in no class.
+    """
+
+    begin: Integers  # first corner of each class, which is the origin, shape (classes + 1,)
     w: Floats  # workers of all machines of the class at a corner, shape (corners,)
     s: Floats  # their parameter servers
     cost: Floats
@@ -70,7 +74,7 @@ def fits_on_machine(
 ) -> bool:
     """Return whether workers and parameter servers fit on a machine, (3.23) in integers.
 
-    Counts are not negative. Dividing avoids products that overflow int64.
+    Counts are not negative. Quotients are compared, because products may overflow int64.
     """
     for r in range(len(free)):
         remaining = free[r]
@@ -100,9 +104,9 @@ def max_ps_count(free: Integers, worker: Integers, ps: Integers, workers: int, c
 
 @inlined
 def add_to_hash(mixed: int, amount: int) -> int:
-    """Return the hash of a sequence of amounts with one more.
+    """Return the hash of a sequence of amounts, extended by one amount.
 
-    Amounts are cut to 31 bits, so that products fit into int64, compiled or interpreted.
+    Hashes have 42 bits, so that products fit into int64, compiled or interpreted.
     """
     mixed = ((mixed ^ (amount & 0x7FFFFFFF) ^ (amount >> 31)) * 1000003) & 0x3FFFFFFFFFF
     return mixed ^ (mixed >> 17)
@@ -112,10 +116,10 @@ def add_to_hash(mixed: int, amount: int) -> int:
 def group_machines(slot: Slot) -> tuple[Integers, Integers, Integers, int]:
     """Group machines that are equal for this job into classes.
 
-    Resources that the job doesn't demand are ignored. Returns the first machine and the number of
-    machines of each class, and the next machine of the same class, -1 at its end; all (machines,).
-    The number of classes, returned last, is that of the valid entries of the first two. Classes are
-    in the order of their first machines.
+    Resources that the job doesn't demand are ignored. Returns three arrays (machines,) and the
+    number of classes: first machine of each class; number of its machines; next machine of the same
+    class by machine, -1 at its end. Only the first entries of the first two arrays, one for each
+    class, are valid. Classes are in the order of their first machines.
     """
     price_worker, price_ps, free, worker, ps = slot
     machines, resources = free.shape
@@ -204,7 +208,7 @@ def machine_polygon(
             steep = worker[r] / ps[r]
             if steep <= slope:
                 continue
-            # Abscissa at which this line crosses the current one, s - slope (x - w).
+            # Number of workers at which this line crosses the current one, s - slope (x - w).
             height = (free[r] - worker[r] * w) / ps[r]
             cross = w + max(height - s, 0.0) / (steep - slope)
             if cross < best or (cross == best and best_slope >= 0.0 and steep > best_slope):

@@ -1,8 +1,8 @@
 """Free capacity of servers slot by slot, for schedules that are placed and removed many times.
 
 Free capacity is one array over slots, servers and resources, which these kernels update in place.
-That is cheaper than groups of equal servers (`groups`) if schedules come and go often: a full
-server costs one comparison, and the scan of servers ends as soon as everything fits.
+If schedules come and go often, this array is cheaper than groups of equal servers (`groups`): a
+full server costs one comparison, and the scan of servers ends as soon as everything fits.
 """
 
 import numpy as np
@@ -14,6 +14,7 @@ from shadowprice.kernels.jit import allocation_free, inlined, kernel
 @allocation_free
 def fits_on(free: Integers, demand: Integers, limit: int) -> int:
     """Return how many times a demand fits on one server, at most ``limit``."""
+    # Most servers are full: compare before any division.
     for r in range(len(demand)):
         if demand[r] > free[r]:
             return 0
@@ -84,7 +85,10 @@ def _choose_in_slot(
     fit_counts: Integers,
     chosen: Integers,
 ) -> None:
-    """Choose servers in a slot: those of the slot before, then the tightest."""
+    """Choose servers in a slot: those in ``previous`` first, then those that hold fewest more.
+
+    ``fit_counts`` is scratch space, and ``chosen`` gets the processes on each server.
+    """
     for s in members:
         fit_counts[s] = fits_on(free[s], demand, count)
         reused = min(previous[s], fit_counts[s], count)
@@ -160,7 +164,10 @@ def choose_servers(
 def subtract_entries(
     free: Integers, entries: Integers, worker: Integers, ps: Integers, times: int
 ) -> bool:
-    """Subtract entries' demand if it fits, or (``times`` -1) add it; return whether it fits."""
+    """Subtract the demand of entries if all of it fits; return whether it does.
+
+    With ``times`` -1, their demand is added.
+    """
     for n in range(len(entries)):
         row = free[entries[n, 0], entries[n, 1]]
         for r in range(len(worker)):
