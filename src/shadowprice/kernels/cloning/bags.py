@@ -39,13 +39,13 @@ def copy_costs(log_survival: Floats, price: Floats, max_copies: int) -> Floats:
 
 
 @kernel
-def _next_vertex(cost: Floats, late: Floats, position: int, l: float) -> tuple[int, float]:
+def _next_vertex(cost: Floats, phi: Floats, position: int, l: float) -> tuple[int, float]:
     """Return the next vertex of the lower hull of (phi, c + l r), and the price of that step."""
     best, slope = -1, np.inf
     for r in range(position + 1, len(cost)):
-        late_decrease = late[position] - late[r]
-        if late_decrease > 0.0:
-            step_price = (cost[r] - cost[position] + l * (r - position)) / late_decrease
+        phi_decrease = phi[position] - phi[r]
+        if phi_decrease > 0.0:
+            step_price = (cost[r] - cost[position] + l * (r - position)) / phi_decrease
             if step_price <= slope:
                 best, slope = r, step_price
     return best, slope
@@ -55,7 +55,7 @@ def _next_vertex(cost: Floats, late: Floats, position: int, l: float) -> tuple[i
 def _minimize(
     count: Integers,
     cost: Floats,
-    late: Floats,
+    phi: Floats,
     budget: float,
     l: float,
     copies: Integers,
@@ -79,9 +79,9 @@ def _minimize(
             if cost[g, r] + l * r < cost[g, position] + l * position:
                 position = r
         copies[g] = position + 1
-        total += count[g] * late[g, position]
+        total += count[g] * phi[g, position]
         value += count[g] * (cost[g, position] + l * (position + 1))
-        following[g], slope[g] = _next_vertex(cost[g], late[g], position, l)
+        following[g], slope[g] = _next_vertex(cost[g], phi[g], position, l)
     while total > budget:
         g = 0
         for j in range(1, groups):
@@ -90,24 +90,22 @@ def _minimize(
         if slope[g] == np.inf:
             return False, value
         position, target_position = copies[g] - 1, following[g]
-        late_decrease = late[g, position] - late[g, target_position]
+        phi_decrease = phi[g, position] - phi[g, target_position]
         excess = total - budget
-        if excess <= late_decrease * count[g]:
-            tasks = min(math.ceil(excess / late_decrease), count[g])
+        if excess <= phi_decrease * count[g]:
+            tasks = min(math.ceil(excess / phi_decrease), count[g])
             # All of these tasks except the last move to the vertex; it moves as far as necessary.
-            target_late = (
-                late[g, position] - (excess - (tasks - 1) * late_decrease) + 1e-12 * budget
-            )
+            target_phi = phi[g, position] - (excess - (tasks - 1) * phi_decrease) + 1e-12 * budget
             last = target_position
             for r in range(max_copies):
-                if late[g, r] <= target_late and cost[g, r] + l * r < cost[g, last] + l * last:
+                if phi[g, r] <= target_phi and cost[g, r] + l * r < cost[g, last] + l * last:
                     last = r
             change[0], change[1], change[2], change[3] = g, tasks - 1, target_position + 1, last + 1
             return True, value + slope[g] * excess
-        total -= late_decrease * count[g]
-        value += slope[g] * late_decrease * count[g]
+        total -= phi_decrease * count[g]
+        value += slope[g] * phi_decrease * count[g]
         copies[g] = target_position + 1
-        following[g], slope[g] = _next_vertex(cost[g], late[g], target_position, l)
+        following[g], slope[g] = _next_vertex(cost[g], phi[g], target_position, l)
     return True, value
 
 
@@ -146,17 +144,17 @@ def cheapest_copies(
     tasks with another number of copies, that number, and the copies of one more of its tasks.
     """
     groups, max_copies = cost.shape
-    late = np.empty((groups, max_copies))
+    phi = np.empty((groups, max_copies))
     for g in range(groups):
         for r in range(max_copies):
-            late[g, r] = miss(decay[g], r + 1.0, False)
-    is_feasible, bound = _minimize(count, cost, late, budget, 0.0, copies, change)
+            phi[g, r] = miss(decay[g], r + 1.0, False)
+    is_feasible, bound = _minimize(count, cost, phi, budget, 0.0, copies, change)
     if not is_feasible or _count_copies(count, copies, change) <= max_total:
         return is_feasible, bound
     scale = cost[:, 0].max() / max_total
     low, high = 0.0, scale
     for _ in range(60):
-        _minimize(count, cost, late, budget, high, copies, change)
+        _minimize(count, cost, phi, budget, high, copies, change)
         if _count_copies(count, copies, change) <= max_total:
             break
         low, high = high, 4.0 * high
@@ -164,12 +162,12 @@ def cheapest_copies(
         return False, bound
     for _ in range(30):
         middle = 0.5 * (low + high)
-        _minimize(count, cost, late, budget, middle, copies, change)
+        _minimize(count, cost, phi, budget, middle, copies, change)
         if _count_copies(count, copies, change) <= max_total:
             high = middle
         else:
             low = middle
-    _minimize(count, cost, late, budget, high, copies, change)
+    _minimize(count, cost, phi, budget, high, copies, change)
     return True, bound
 
 

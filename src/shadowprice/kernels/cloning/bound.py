@@ -26,7 +26,7 @@ def integer_responses(
     """
     columns, max_copies, relaxed = program.columns, program.max_copies, program.relaxed
     count, decay = columns.tasks, columns.decay
-    value, late, used = 0.0, 0.0, 0
+    value, sum_phi, used = 0.0, 0.0, 0
     for j in range(count.shape[0]):
         r = response_of(program, j, k, l, ratios[j])
         ratios[j] = r
@@ -41,9 +41,9 @@ def integer_responses(
                 best = group_cost
                 copies[j] = c
         value += count[j] * best
-        late += count[j] * miss(decay[j], float(copies[j]), relaxed)
+        sum_phi += count[j] * miss(decay[j], float(copies[j]), relaxed)
         used += count[j] * copies[j]
-    return value, late, used
+    return value, sum_phi, used
 
 
 @kernel
@@ -61,30 +61,30 @@ def break_step(
     count, decay = columns.tasks, columns.decay
     groups = count.shape[0]
     upper = np.empty(groups, dtype=np.int64)
-    _, late, used = integer_responses(program, 0.0, l, ratios, copies)
-    if late <= budget:
+    _, sum_phi, used = integer_responses(program, 0.0, l, ratios, copies)
+    if sum_phi <= budget:
         value = 0.0
         for j in range(groups):
             cost, _, _ = curve_of(columns, j, float(copies[j]))
             value += count[j] * (cost + l * copies[j])
         return 0.0, value, float(used)
-    width = 1.02
+    factor = 1.02
     low = k_near
     while True:
-        low /= width
-        _, late, used = integer_responses(program, low, l, ratios, copies)
-        if late > budget:
+        low /= factor
+        _, sum_phi, used = integer_responses(program, low, l, ratios, copies)
+        if sum_phi > budget:
             break
         # Squared each time: prices may differ by orders of magnitude from the estimate.
-        width *= width
-    width = 1.02
+        factor *= factor
+    factor = 1.02
     high = k_near
     while True:
-        high *= width
-        _, cost_above, _ = integer_responses(program, high, l, ratios, upper)
-        if cost_above <= budget or high > 1e290:
+        high *= factor
+        _, sum_phi_above, _ = integer_responses(program, high, l, ratios, upper)
+        if sum_phi_above <= budget or high > 1e290:  # no finite price may suffice
             break
-        width *= width
+        factor *= factor
     steps = 0
     for j in range(groups):
         steps += upper[j] - copies[j]
@@ -108,11 +108,11 @@ def break_step(
         j = owner[order[i]]
         k = price[order[i]]
         # The break step is taken for a fraction of its group, as in a fractional knapsack.
-        wanted = (late - budget) / fall[order[i]]
+        wanted = (sum_phi - budget) / fall[order[i]]
         if wanted <= count[j]:
             machines += wanted
             break
-        late -= count[j] * fall[order[i]]
+        sum_phi -= count[j] * fall[order[i]]
         machines += count[j]
         copies[j] += 1
     value = -k * budget

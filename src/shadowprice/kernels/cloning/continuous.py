@@ -62,15 +62,15 @@ def best_response(
     low, high = 1.0, max_copies
     ratio = min(max(start, low), high)
     # Evaluate an end only when the search reaches it, which is rare with a warm start.
-    low_known, high_known = False, False
+    low_checked, high_checked = False, False
     if ratio == low:
         if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, low) >= 0.0:
             return low
-        low_known = True
+        low_checked = True
     if ratio == high:
         if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, high) <= 0.0:
             return high
-        high_known = True
+        high_checked = True
     if ratio in (low, high):
         ratio = math.sqrt(low * high)
     target = math.log(k * decay) if k > 0.0 else 0.0
@@ -80,19 +80,19 @@ def best_response(
         if k > 0.0 and marginal > 0.0:
             h = math.exp(-decay * ratio)
             value = decay * ratio + math.log(marginal) - target
-            steep = decay + curvature / marginal
+            slope_of_value = decay + curvature / marginal
             if not relaxed:
                 value += math.log1p(-h)
-                steep += decay * h / (1.0 - h)
+                slope_of_value += decay * h / (1.0 - h)
         elif k > 0.0:
-            value, steep = -1.0, 0.0
+            value, slope_of_value = -1.0, 0.0
         else:
-            value, steep = marginal, curvature
+            value, slope_of_value = marginal, curvature
         if value < 0.0:
             low = ratio
         else:
             high = ratio
-        following = ratio - value / steep if steep > 0.0 else -1.0
+        following = ratio - value / slope_of_value if slope_of_value > 0.0 else -1.0
         # If g' + l is almost 0, its logarithm is steep and steps are tiny far from the root. So a
         # small step ends the search only if the equation holds. Newton squares the error: a step
         # of 1e-6 leaves about 1e-12.
@@ -100,14 +100,14 @@ def best_response(
         if solved and low <= following <= high and abs(following - ratio) <= 1e-6 * ratio:
             return following
         if not low < following < high or (not solved and abs(following - ratio) <= 1e-6 * ratio):
-            if not low_known and following <= low:
+            if not low_checked and following <= low:
                 if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, low) >= 0.0:
                     return low
-                low_known = True
-            if not high_known and value < 0.0:
+                low_checked = True
+            if not high_checked and value < 0.0:
                 if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, high) <= 0.0:
                     return high
-                high_known = True
+                high_checked = True
             if high - low <= 1e-12 * high:
                 return low
             following = math.sqrt(low * high)
@@ -212,18 +212,21 @@ def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
     if not needs_price and sums[1] <= machines:
         return 0.0, 0.0, sweeps
     # Theorem 1's numbers start the search, for the ratios as for k.
-    inverse = (count / decay).sum()
-    share = 0.0
+    inverse_decays = (count / decay).sum()
+    mean_slope = 0.0
     for j in range(count.shape[0]):
         ratios[j] = min(
-            max(math.log(decay[j] * inverse / budget) / decay[j], 1.0), float(program.max_copies[j])
+            max(math.log(decay[j] * inverse_decays / budget) / decay[j], 1.0),
+            float(program.max_copies[j]),
         )
         _, slope, _ = curve_of(columns, j, ratios[j])
-        share += count[j] * max(slope, 1e-9 * abs(slope)) / total
-    share = max(share, 1e-300)
+        mean_slope += count[j] * max(slope, 1e-9 * abs(slope)) / total
+    mean_slope = max(mean_slope, 1e-300)
     k = 0.0
     if needs_price:
-        k, inner_sweeps = _deadline_price(program, share * inverse / budget, 0.0, ratios, sums)
+        k, inner_sweeps = _deadline_price(
+            program, mean_slope * inverse_decays / budget, 0.0, ratios, sums
+        )
         sweeps += inner_sweeps
         if sums[1] <= machines * (1.0 + 1e-12):
             return k, 0.0, sweeps
@@ -246,7 +249,7 @@ def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
             priced = sums[0] > budget
         if priced:
             if k == 0.0:
-                k = share * inverse / budget
+                k = mean_slope * inverse_decays / budget
                 rate = 0.0
             # Move ln k along the tangent of the curve sum phi = budget.
             shift = min(max(rate * (l - last), -_SHIFT_LIMIT), _SHIFT_LIMIT)

@@ -31,7 +31,7 @@ class Tasks(NamedTuple):
     scale: Floats  # factor of the distribution's durations
     done: Flags
     copies: Integers  # number of started copies
-    begun: Floats  # start of each copy, shape (tasks, maximum copies)
+    copy_starts: Floats  # start of each copy, shape (tasks, maximum copies)
 
 
 class Gains(NamedTuple):
@@ -86,15 +86,15 @@ def assess(
     task of the job has run. The job's tasks from ``low`` to ``high`` have started, and
     ``is_complete`` says whether those are all of them.
     """
-    distribution, scale, done, copies, begun = tasks
+    distribution, scale, done, copies, copy_starts = tasks
     tables, begins, steps, means, paying = distributions
-    max_copies = begun.shape[1]
+    max_copies = copy_starts.shape[1]
     points = unit.shape[0]
     span = 0.0
     for task in range(low, high):
         if not done[task]:
             mean = means[distribution[task]] * scale[task]
-            span = max(span, mean + now - begun[task, 0])
+            span = max(span, mean + now - copy_starts[task, 0])
     present = np.empty((high - low, points))
     without = np.empty((high - low, points))
     finished = np.zeros(points)
@@ -108,16 +108,18 @@ def assess(
         wait = np.inf
         if copies[task] < max_copies:
             wait = max(
-                paying[distribution[task]] * size - (now - begun[task, copies[task] - 1]), 0.0
+                paying[distribution[task]] * size - (now - copy_starts[task, copies[task] - 1]), 0.0
             )
         log_survived = 0.0
         for c in range(copies[task]):
-            log_survived += log_survival(table, begin, step, (now - begun[task, c]) / size)
+            log_survived += log_survival(table, begin, step, (now - copy_starts[task, c]) / size)
         for g in range(points):
             time = unit[g] * span
             value = -log_survived
             for c in range(copies[task]):
-                value += log_survival(table, begin, step, (now - begun[task, c] + time) / size)
+                value += log_survival(
+                    table, begin, step, (now - copy_starts[task, c] + time) / size
+                )
             present[row, g] = math.exp(min(value, 0.0))
             without[row, g] = present[row, g]
             if time > wait:
@@ -132,7 +134,7 @@ def assess(
         begin, step = begins[distribution[task]], steps[distribution[task]]
         size = scale[task]
         count = float(copies[task])
-        wait = paying[distribution[task]] * size - (now - begun[task, copies[task] - 1])
+        wait = paying[distribution[task]] * size - (now - copy_starts[task, copies[task] - 1])
         extra_time, saved_time = 0.0, 0.0
         previous_longer, previous_sooner = 1.0, 0.0
         for g in range(1, points):

@@ -60,11 +60,11 @@ class _RunState(NamedTuple):
 
     counts: Integers  # by the constants above, shape (6,)
     ends: Floats  # end of each task, inf before its start and -1 after its end
-    upcoming: Integers  # the next task of each job to start
+    next_task: Integers  # the next task of each job to start
     remaining: Integers  # number of a job's tasks that have not ended
     queue: Integers  # arrived jobs that aren't done, in order
     assessed: Floats  # time of the last evaluation of each job's copies
-    times: Floats  # heap of upcoming ends, shape (tasks * maximum copies,)
+    end_times: Floats  # heap of upcoming ends, shape (tasks * maximum copies,)
     heap: Integers  # the tasks of these ends
 
 
@@ -111,13 +111,13 @@ def _pop(times: Floats, tasks: Integers, size: int) -> int:
 
 
 @inlined
-def _initial_course(machines: int, jobs: ArrivingJobs, tasks: Tasks) -> _RunState:
+def _initial_state(machines: int, jobs: ArrivingJobs, tasks: Tasks) -> _RunState:
     """Return the initial state."""
     job_count = len(jobs.arrival)
     counts = np.zeros(6, dtype=np.int64)
     counts[FREE] = machines
     counts[UNFINISHED] = job_count
-    size = tasks.begun.shape[0] * tasks.begun.shape[1]
+    size = tasks.copy_starts.shape[0] * tasks.copy_starts.shape[1]
     return _RunState(
         counts,
         np.full(len(tasks.distribution), np.inf),
@@ -131,34 +131,34 @@ def _initial_course(machines: int, jobs: ArrivingJobs, tasks: Tasks) -> _RunStat
 
 
 @inlined
-def _next_end(course: _RunState) -> float:
+def _next_end(state: _RunState) -> float:
     """Return the time of the next task's end, inf if none runs."""
-    times, heap, counts = course.times, course.heap, course.counts
-    while counts[ENDS] > 0 and times[0] != course.ends[heap[0]]:
+    end_times, heap, counts = state.end_times, state.heap, state.counts
+    while counts[ENDS] > 0 and end_times[0] != state.ends[heap[0]]:
         # Skip this end, because a faster copy of the task has already ended.
-        counts[ENDS] = _pop(times, heap, counts[ENDS])
-    return times[0] if counts[ENDS] > 0 else np.inf
+        counts[ENDS] = _pop(end_times, heap, counts[ENDS])
+    return end_times[0] if counts[ENDS] > 0 else np.inf
 
 
 @inlined
 def _end(
-    now: float, wasted: float, jobs: ArrivingJobs, tasks: Tasks, course: _RunState, out: WaveOutcome
+    now: float, wasted: float, jobs: ArrivingJobs, tasks: Tasks, state: _RunState, out: WaveOutcome
 ) -> float:
     """End the next task; return the machine seconds so far of copies that didn't win."""
-    counts, queue = course.counts, course.queue
-    task = course.heap[0]
-    counts[ENDS] = _pop(course.times, course.heap, counts[ENDS])
+    counts, queue = state.counts, state.queue
+    task = state.heap[0]
+    counts[ENDS] = _pop(state.end_times, state.heap, counts[ENDS])
     tasks.done[task] = True
-    course.ends[task] = -1.0
+    state.ends[task] = -1.0
     job = jobs.owner[task]
     for c in range(tasks.copies[task]):
-        out.work[job] += now - tasks.begun[task, c]
+        out.work[job] += now - tasks.copy_starts[task, c]
         if c != out.won[task]:
-            wasted += now - tasks.begun[task, c]
+            wasted += now - tasks.copy_starts[task, c]
     counts[FREE] += tasks.copies[task]
-    course.assessed[job] = -np.inf
-    course.remaining[job] -= 1
-    if course.remaining[job] == 0:
+    state.assessed[job] = -np.inf
+    state.remaining[job] -= 1
+    if state.remaining[job] == 0:
         out.finish[job] = now
         counts[UNFINISHED] -= 1
         position = 0
@@ -176,10 +176,10 @@ def _arrive(
     jobs: ArrivingJobs,
     tasks: Tasks,
     distributions: DistributionTables,
-    course: _RunState,
+    state: _RunState,
 ) -> float:
     """Add the next job to the queue; return the work that has arrived, in seconds."""
-    counts, queue, order = course.counts, course.queue, jobs.order
+    counts, queue, order = state.counts, state.queue, jobs.order
     job = counts[ARRIVED]
     counts[ARRIVED] += 1
     position = counts[ACTIVE]
@@ -202,39 +202,39 @@ def _assess_job(
     tasks: Tasks,
     distributions: DistributionTables,
     unit: Floats,
-    course: _RunState,
+    state: _RunState,
     gains: Gains,
 ) -> None:
     """Evaluate copies of the tasks of a job that have started."""
-    course.assessed[job] = now
-    low, high = jobs.first[job], course.upcoming[job]
+    state.assessed[job] = now
+    low, high = jobs.first[job], state.next_task[job]
     assess(low, high, high == jobs.first[job + 1], now, tasks, distributions, unit, gains)
 
 
 @inlined
-def _next_of_full(jobs: ArrivingJobs, tasks: Tasks, course: _RunState) -> tuple[int, bool]:
+def _next_of_full(jobs: ArrivingJobs, tasks: Tasks, state: _RunState) -> tuple[int, bool]:
     """Return the first task in the queue that needs a copy, or -1, and whether it already runs."""
-    max_copies = tasks.begun.shape[1]
-    for q in range(course.counts[ACTIVE]):
-        job = course.queue[q]
-        for task in range(jobs.first[job], course.upcoming[job]):
+    max_copies = tasks.copy_starts.shape[1]
+    for q in range(state.counts[ACTIVE]):
+        job = state.queue[q]
+        for task in range(jobs.first[job], state.next_task[job]):
             if not tasks.done[task] and tasks.copies[task] < max_copies:
                 return task, True
-        if course.upcoming[job] < jobs.first[job + 1]:
-            return course.upcoming[job], False
+        if state.next_task[job] < jobs.first[job + 1]:
+            return state.next_task[job], False
     return -1, False
 
 
 @inlined
 def _next_by_saving(
-    price: float, jobs: ArrivingJobs, tasks: Tasks, course: _RunState, gains: Gains
+    price: float, jobs: ArrivingJobs, tasks: Tasks, state: _RunState, gains: Gains
 ) -> int:
     """Return the task whose next copy saves most beyond its price, or -1."""
-    max_copies = tasks.begun.shape[1]
+    max_copies = tasks.copy_starts.shape[1]
     chosen, best = -1, 0.0
-    for q in range(course.counts[ACTIVE]):
-        job = course.queue[q]
-        for task in range(jobs.first[job], course.upcoming[job]):
+    for q in range(state.counts[ACTIVE]):
+        job = state.queue[q]
+        for task in range(jobs.first[job], state.next_task[job]):
             if not tasks.done[task] and tasks.copies[task] < max_copies:
                 gain = gains.saving[task] - price * gains.extra[task]
                 if gain > best:
@@ -245,16 +245,16 @@ def _next_by_saving(
 
 @inlined
 def _next_in_turn(
-    now: float, rule: Rule, jobs: ArrivingJobs, tasks: Tasks, course: _RunState, out: WaveOutcome
+    now: float, rule: Rule, jobs: ArrivingJobs, tasks: Tasks, state: _RunState, out: WaveOutcome
 ) -> tuple[int, bool]:
     """Return the first waiting or late task in the queue, or -1, and whether it is late."""
-    if course.counts[WAITING] > 0 or rule.kind == LATE_TASKS:
-        for q in range(course.counts[ACTIVE]):
-            job = course.queue[q]
-            if course.upcoming[job] < jobs.first[job + 1]:
-                return course.upcoming[job], False
+    if state.counts[WAITING] > 0 or rule.kind == LATE_TASKS:
+        for q in range(state.counts[ACTIVE]):
+            job = state.queue[q]
+            if state.next_task[job] < jobs.first[job + 1]:
+                return state.next_task[job], False
             if rule.kind == LATE_TASKS:
-                late = _late_task(job, now, rule, jobs, tasks, course.remaining[job], out.won)
+                late = _late_task(job, now, rule, jobs, tasks, state.remaining[job], out.won)
                 if late >= 0:
                     return late, True
     return -1, False
@@ -267,25 +267,25 @@ def _begin(
     now: float,
     jobs: ArrivingJobs,
     tasks: Tasks,
-    course: _RunState,
+    state: _RunState,
     out: WaveOutcome,
 ) -> None:
     """Start a task on a free machine, or one more copy of it."""
-    counts = course.counts
+    counts = state.counts
     job = jobs.owner[task]
     number = tasks.copies[task]
-    tasks.begun[task, number] = now
+    tasks.copy_starts[task, number] = now
     tasks.copies[task] += 1
     counts[FREE] -= 1
-    if now + jobs.durations[task, number] < course.ends[task]:
-        course.ends[task] = now + jobs.durations[task, number]
+    if now + jobs.durations[task, number] < state.ends[task]:
+        state.ends[task] = now + jobs.durations[task, number]
         out.won[task] = number
-        counts[ENDS] = _push(course.times, course.heap, counts[ENDS], course.ends[task], task)
+        counts[ENDS] = _push(state.end_times, state.heap, counts[ENDS], state.ends[task], task)
     if not copy:
         if task == jobs.first[job]:
             out.started[job] = now
-        course.upcoming[job] += 1
-        if course.upcoming[job] == jobs.first[job + 1]:
+        state.next_task[job] += 1
+        if state.next_task[job] == jobs.first[job + 1]:
             counts[WAITING] -= 1
 
 
@@ -304,21 +304,21 @@ def run_waves(
     No task may have started. ``unit`` (points,) is the grid of `assess`, ascending from 0.
     ``tasks`` and ``out`` are written.
     """
-    course = _initial_course(machines, jobs, tasks)
-    counts = course.counts
+    state = _initial_state(machines, jobs, tasks)
+    counts = state.counts
     gains = Gains(np.zeros(len(tasks.distribution)), np.zeros(len(tasks.distribution)))
     offered, wasted, tick = 0.0, 0.0, np.inf
     while counts[UNFINISHED] > 0:
-        end = _next_end(course)
+        end = _next_end(state)
         arrive = np.inf
         if counts[ARRIVED] < len(jobs.arrival):
             arrive = jobs.arrival[counts[ARRIVED]]
         now = min(end, arrive, tick)
         tick = np.inf
         if end == now:
-            wasted = _end(now, wasted, jobs, tasks, course, out)
+            wasted = _end(now, wasted, jobs, tasks, state, out)
         elif arrive == now:
-            offered = _arrive(offered, jobs, tasks, distributions, course)
+            offered = _arrive(offered, jobs, tasks, distributions, state)
         price = rule.machine_price
         if rule.kind == BY_SAVING and counts[FREE] > 0:
             # A machine second delays by 1 / M each job that waits, and each that arrives before
@@ -327,26 +327,24 @@ def run_waves(
             delayed = counts[WAITING] / max(1.0 - load, 1e-3)
             price += delayed / machines
             for q in range(counts[ACTIVE]):
-                job = course.queue[q]
-                begun = course.upcoming[job] > jobs.first[job]
-                if begun and now - course.assessed[job] >= rule.check_period:
-                    _assess_job(job, now, jobs, tasks, distributions, unit, course, gains)
+                job = state.queue[q]
+                begun = state.next_task[job] > jobs.first[job]
+                if begun and now - state.assessed[job] >= rule.check_period:
+                    _assess_job(job, now, jobs, tasks, distributions, unit, state, gains)
         while counts[FREE] > 0:
             chosen, copy = -1, True
             if rule.kind == EVERY_TASK:
-                chosen, copy = _next_of_full(jobs, tasks, course)
+                chosen, copy = _next_of_full(jobs, tasks, state)
             else:
                 if rule.kind == BY_SAVING:
-                    chosen = _next_by_saving(price, jobs, tasks, course, gains)
+                    chosen = _next_by_saving(price, jobs, tasks, state, gains)
                 if chosen < 0:
-                    chosen, copy = _next_in_turn(now, rule, jobs, tasks, course, out)
+                    chosen, copy = _next_in_turn(now, rule, jobs, tasks, state, out)
             if chosen < 0:
                 break
-            _begin(chosen, copy, now, jobs, tasks, course, out)
+            _begin(chosen, copy, now, jobs, tasks, state, out)
             if rule.kind == BY_SAVING:
-                _assess_job(
-                    jobs.owner[chosen], now, jobs, tasks, distributions, unit, course, gains
-                )
+                _assess_job(jobs.owner[chosen], now, jobs, tasks, distributions, unit, state, gains)
         if 0 < counts[FREE] < machines and rule.kind >= LATE_TASKS:
             tick = now + rule.check_period
     return wasted
@@ -376,8 +374,8 @@ def _late_task(
     limit = rule.late_factor * np.median(finished)
     chosen, longest = -1, limit
     for task in range(low, high):
-        if not tasks.done[task] and tasks.copies[task] < tasks.begun.shape[1]:
-            age = now - tasks.begun[task, tasks.copies[task] - 1]
+        if not tasks.done[task] and tasks.copies[task] < tasks.copy_starts.shape[1]:
+            age = now - tasks.copy_starts[task, tasks.copies[task] - 1]
             if age > longest:
                 chosen, longest = task, age
     return chosen

@@ -32,7 +32,7 @@ class QueueArrays(NamedTuple):
     worker: Integers  # demands, shape (jobs, resources)
     ps: Integers
     workers: Integers  # fixed number of workers
-    servers: Integers  # fixed number of parameter servers
+    ps_counts: Integers  # fixed number of parameter servers
     lengths: Integers  # expected durations in slots
     hosts_workers: Flags  # whether each server may host workers now
     hosts_ps: Flags
@@ -43,7 +43,7 @@ def fits_separately(free: Integers, queued: QueueArrays, j: int) -> bool:
     """Return whether the workers fit alone, and the PS fit alone: a cheap necessary test."""
     servers, resources = free.shape
     for kind in range(2):
-        remaining = queued.workers[j] if kind == 0 else queued.servers[j]
+        remaining = queued.workers[j] if kind == 0 else queued.ps_counts[j]
         hosts = queued.hosts_workers if kind == 0 else queued.hosts_ps
         demand = queued.worker[j] if kind == 0 else queued.ps[j]
         for s in range(servers):
@@ -162,7 +162,7 @@ def backfill(
     placed_count = 0
     for j in range(jobs):
         # A placement has at most one entry for a server, and at least one process in each.
-        placed_count += min(servers, queued.workers[j] + queued.servers[j])
+        placed_count += min(servers, queued.workers[j] + queued.ps_counts[j])
     # Later changes: released capacity, and the starts and ends of reservations.
     count = len(ending.slots)
     slots = np.empty(count + 2 * placed_count, dtype=np.int64)
@@ -201,7 +201,7 @@ def backfill(
                 trial_cursors[1] = cursors[1]
                 placement_size = place(
                     trial_free, queued.worker[j], queued.ps[j], queued.workers[j],
-                    queued.servers[j], queued.hosts_workers, queued.hosts_ps, trial_cursors,
+                    queued.ps_counts[j], queued.hosts_workers, queued.hosts_ps, trial_cursors,
                     placement,
                 )  # fmt: skip
             if placement_size > 0:

@@ -201,7 +201,7 @@ def run_in_order(
     rows: Integers,
     places: PlacementTable,
     workers: Integers,
-    servers_needed: Integers,
+    ps_counts: Integers,
     cursors: Integers,
     change: Integers,
 ) -> None:
@@ -209,7 +209,7 @@ def run_in_order(
 
     A job gets its current servers first, then free capacity without a current user, round robin,
     then that of jobs further down, which are paused unless they fit elsewhere. ``rows`` (jobs,) are
-    in order of service. Placements are subtracted from ``free``. ``workers`` and ``servers_needed``
+    in order of service. Placements are subtracted from ``free``. ``workers`` and ``ps_counts``
     are the fixed counts by row. ``change`` receives `SAME`, `LESS`, `MORE` or `MOVED`.
     """
     spare = free.copy()
@@ -224,7 +224,7 @@ def run_in_order(
         if not room and not places.is_placed[row]:
             continue
         clear_new(places, row)
-        if room and not grant(free, spare, places, row, workers[row], servers_needed[row], cursors):
+        if room and not grant(free, spare, places, row, workers[row], ps_counts[row], cursors):
             subtract_current(spare, places, row, -1)
             room = fits_on_any_server(free, places, minimum)
         change[j] = compare_placement(places, row)

@@ -92,11 +92,11 @@ def set_rewards(
     """
     # A delay x costs jobs that expire before x all their utility, and others x times their decay.
     utility, decay, expiry, delay = values.utility, values.decay, values.expiry, values.delay
-    fading = 0.0
-    fadings = np.zeros(count + 1)
+    decay_sum = 0.0
+    decay_sums = np.zeros(count + 1)
     for k in range(count - 1, -1, -1):
-        fading += decay[values.order[k]]
-        fadings[k] = fading
+        decay_sum += decay[values.order[k]]
+        decay_sums[k] = decay_sum
     lost = 0.0
     k = 0
     for n in range(count):
@@ -104,7 +104,7 @@ def set_rewards(
         while k < count and expiry[values.order[k]] <= delay[j]:
             lost += utility[values.order[k]] if decay[values.order[k]] > 0.0 else 0.0
             k += 1
-        delay_cost = lost + fadings[k] * delay[j] - min(decay[j] * delay[j], utility[j])
+        delay_cost = lost + decay_sums[k] * delay[j] - min(decay[j] * delay[j], utility[j])
         present = utility[j] / (1.0 + discount * jobs.slots_left[rows[j]])
         values.reward[j] = (alpha * present - (1.0 - alpha) * max(0.0, delay_cost)) / max(
             delay[j], 1e-12
