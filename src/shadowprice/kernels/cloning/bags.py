@@ -2,7 +2,8 @@
 
 A copy that runs when a slot starts uses one unit of capacity in that slot. A task that starts in r
 copies at the start of slot 0 still runs at the start of slot v with probability S(v)^r. So r copies
-cost ``c(r) = r * sum_v p_v S(v)^r`` in expectation: CSD's (5) with the price of the slot in it.
+cost ``c(r) = r * sum_v p_v S(v)^r`` in expectation: CSD's (5) with the price p_v of each slot.
+`cloning.curves` explains CSD's phi.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ MIN_PROBABILITY = 1e-20
 def copy_costs(log_survival: Floats, price: Floats, max_copies: int) -> Floats:
     """Return c(r), the expected cost of r = 1 to ``max_copies`` copies; shape (groups, copies).
 
-    ``log_survival`` (groups, slots) is ln S at the start of each slot after the start of the task,
-    0 in the first. ``price`` (slots,) is that of a unit of capacity in each slot.
+    ``log_survival`` (groups, slots) is ln S at the start of each slot, counted from the start of
+    the task, so 0 in the first. ``price`` (slots,) is the price of a unit of capacity.
     """
     groups, slots = log_survival.shape
     cost = np.zeros((groups, max_copies))
@@ -40,7 +41,10 @@ def copy_costs(log_survival: Floats, price: Floats, max_copies: int) -> Floats:
 
 @kernel
 def _next_vertex(cost: Floats, phi: Floats, position: int, l: float) -> tuple[int, float]:
-    """Return the next vertex of the lower hull of (phi, c + l r), and the price of that step."""
+    """Return the next vertex of the lower hull of (phi, c + l r), or -1, and the step's price.
+
+    The price is in cost per decrease of phi. Positions are copies less 1.
+    """
     best, slope = -1, np.inf
     for r in range(position + 1, len(cost)):
         phi_decrease = phi[position] - phi[r]
@@ -63,9 +67,8 @@ def _minimize(
 ) -> tuple[bool, float]:
     """Minimise sum c + l r subject to sum phi <= budget by the break step; see `cheapest_copies`.
 
-    Returns whether the budget can be met, and a lower bound of the minimum. ``change`` receives the
-    exception of one group: the group, the number of its tasks with another number of copies, that
-    number, and the copies of one more task.
+    Returns whether the budget can be met, and a lower bound of the minimum. ``copies`` and
+    ``change`` are written as by `cheapest_copies`.
     """
     groups, max_copies = cost.shape
     total = 0.0
@@ -94,7 +97,7 @@ def _minimize(
         excess = total - budget
         if excess <= phi_decrease * count[g]:
             tasks = min(math.ceil(excess / phi_decrease), count[g])
-            # All of these tasks except the last move to the vertex; it moves as far as necessary.
+            # All of these tasks but one move to the vertex; the last moves as far as necessary.
             target_phi = phi[g, position] - (excess - (tasks - 1) * phi_decrease) + 1e-12 * budget
             last = target_position
             for r in range(max_copies):
@@ -134,14 +137,17 @@ def cheapest_copies(
 
     For given multipliers every group takes a vertex of the lower hull of (phi(r), c(r)). No shape
     of c is assumed, because prices that change from slot to slot violate Lemma 1. The cheapest
-    steps per decrease of phi along the hulls are taken until (6) holds; the last one only by some
-    of its tasks. If that needs too many copies, their price is raised.
+    steps per decrease of phi along the hulls are taken until (6) holds; only some tasks of a group
+    take the last step. If that needs too many copies, the price l of a copy is raised.
 
     Returns whether the copies meet both constraints, and a lower bound of the expected cost of
-    copies that meet (6). ``count`` (groups,) are the tasks, ``cost`` is of `copy_costs`, ``decay``
-    is a = -ln S at the deadline, ``budget`` is C and ``max_total`` the limit of all copies, (1b).
-    ``copies`` (groups,) and ``change`` (4,) are written: a group (-1 for none), the number of its
-    tasks with another number of copies, that number, and the copies of one more of its tasks.
+    copies that meet (6). ``count`` (groups,) are the numbers of tasks, ``cost`` is from
+    `copy_costs`, ``decay`` is a = -ln S at the deadline, ``budget`` is C and ``max_total`` the
+    limit of all copies, (1b).
+
+    ``copies`` (groups,) receives the copies of each task. ``change`` (4,) receives the exceptions
+    of one group: the group (-1 for none), the number of its tasks with other copies, their number
+    of copies, and the number of copies of one more of its tasks.
     """
     groups, max_copies = cost.shape
     phi = np.empty((groups, max_copies))
@@ -153,7 +159,7 @@ def cheapest_copies(
         return is_feasible, bound
     scale = cost[:, 0].max() / max_total
     low, high = 0.0, scale
-    for _ in range(60):
+    for _ in range(60):  # prices up to 4^60 times the scale
         _minimize(count, cost, phi, budget, high, copies, change)
         if _count_copies(count, copies, change) <= max_total:
             break
@@ -173,7 +179,7 @@ def cheapest_copies(
 
 @inlined
 def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
-    """Write the probabilities of a binomial that matter; return their first and last index."""
+    """Write the probabilities of Binomial(n, p) that matter; return their first and last index."""
     if p >= 1.0:
         pmf[n] = 1.0
         return n, n
@@ -181,7 +187,7 @@ def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
         pmf[0] = 1.0
         return 0, 0
     mean = n * p
-    reach = 12.0 * math.sqrt(mean * (1.0 - p)) + 40.0
+    reach = 12.0 * math.sqrt(mean * (1.0 - p)) + 40.0  # beyond, all are below `MIN_PROBABILITY`
     low = max(0, int(mean - reach))
     high = min(n, int(mean + reach))
     log_factorial = math.lgamma(n + 1.0)
@@ -196,13 +202,13 @@ def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
 def reserve(tasks: Integers, copies: Integers, log_survival: Floats, level: float) -> Integers:
     """Return the units to reserve for copies in each slot, by a probability of falling short.
 
-    The number of copies that run at the start of slot v is ``sum_j r_j B_j`` with independent ``B_j
-    ~ Binomial(n_j, S_j(v)^r_j)``; the distributions are convolved exactly. ``tasks`` and ``copies``
-    (J,) are n and r, and ``log_survival`` (J, slots) is ln S_j at the start of each slot. ``level``
-    is the maximum probability that a slot has too few units.
+    The number of copies that run at the start of slot v is ``sum_j r_j B_j`` over groups j, with
+    independent ``B_j ~ Binomial(n_j, S_j(v)^r_j)``; the distributions are convolved exactly.
+    ``tasks`` and ``copies`` (groups,) are n and r, and ``log_survival`` (groups, slots) is ln S_j
+    at the start of each slot. ``level`` is the maximum probability that a slot has too few units.
 
-    The result (slots,) is at least the expected number (rounded down), and at most that of the slot
-    before. The first slot has all copies.
+    The result (slots,) has all copies in the first slot. In each other slot it is at least the
+    expected number (rounded down), and at most the result of the slot before.
     """
     rows, slots = log_survival.shape
     total = 0

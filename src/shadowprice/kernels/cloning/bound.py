@@ -2,7 +2,7 @@
 
 For any prices k, l >= 0 the minimum of sum g + k (sum phi - C) + l (sum r - M) over integer copies
 is a lower bound of the cost, D(k, l). C is the budget of sum phi, M the number of machines, and r
-the copies of a task. These kernels find the prices that maximise it.
+the copies of a task. These kernels find the prices that maximise D. `curves` explains g and phi.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from shadowprice.kernels.order import stable_order
 def integer_responses(
     program: Program, k: float, l: float, ratios: Floats, copies: Integers
 ) -> tuple[float, float, int]:
-    """Minimise g + k phi + l r over integer r in every group.
+    """Minimise g + k phi + l r over integer r in every group, and write r to ``copies``.
 
-    Return the sums of the minimum, of phi and of r.
+    Returns the sums of the minima, of phi and of r over all tasks. ``ratios`` are the real
+    minimisers: starting points on entry, updated.
     """
     columns, max_copies, relaxed = program.columns, program.max_copies, program.relaxed
     count, decay = columns.tasks, columns.decay
@@ -52,10 +53,11 @@ def break_step(
 ) -> tuple[float, float, float]:
     """Maximise the bound over k at a fixed l; return k, the bound without -l M, and sum r.
 
-    The break step is the first that makes sum phi fit, as the break item in a knapsack problem. Two
-    prices around ``k_near`` bracket the break step; the steps between them, sorted by (cost of a
-    copy + l) / (fall of phi), are taken until sum phi is within the budget. ``copies`` receives the
-    choice just before the break step. Sum r is that of the relaxation.
+    A step is one more copy for each task of a group. The break step is the first that makes sum phi
+    fit, like the break item of a knapsack. Two prices around ``k_near`` bracket it. The steps
+    between them, sorted by (cost of a copy + l) / (fall of phi), are taken until sum phi is within
+    the budget. ``copies`` receives the choice just before the break step; the returned sum r takes
+    the break step in part.
     """
     columns, relaxed, budget = program.columns, program.relaxed, program.budget
     count, decay = columns.tasks, columns.decay
@@ -75,7 +77,7 @@ def break_step(
         _, sum_phi, used = integer_responses(program, low, l, ratios, copies)
         if sum_phi > budget:
             break
-        # Squared each time: prices may differ by orders of magnitude from the estimate.
+        # Square the factor: the price may differ from the estimate by orders of magnitude.
         factor *= factor
     factor = 1.02
     high = k_near
@@ -127,10 +129,10 @@ def break_step(
 def integer_bound(
     program: Program, k_near: float, l_near: float, ratios: Floats, copies: Integers
 ) -> tuple[float, float, float]:
-    """Maximise the bound D(k, l) of this module's docstring over both prices; return k, l and D.
+    """Maximise the bound D(k, l) of this module over both prices; return k, l and D.
 
-    The inner problem over k is exact (`break_step`); its sum of machines is a subgradient in l, so
-    l is bisected. ``copies`` receives the minimisers just before the break step.
+    The inner problem over k is exact (`break_step`). Its sum r - M is a subgradient in l, whose
+    root is bracketed. ``copies`` receives the minimisers just before the break step.
     """
     machines = program.machines
     trial = np.empty_like(copies)

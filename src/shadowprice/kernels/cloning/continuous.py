@@ -1,8 +1,10 @@
 """Kernels of CSD's continuous problem: best responses to prices, KKT system, feasibility.
 
-A task (or a group of equal tasks) is five numbers: ``count`` of them, ``decay`` a = -ln S(T_d),
-``minimum`` and ``scale`` of the cost curve g(r) = minimum r + scale K(r), and the kind of K with
-its shape. The equations are CSD's.
+A group of equal tasks has a number of tasks, ``decay`` a = -ln S(T_d), ``minimum`` and ``scale`` of
+the cost curve g(r) = minimum r + scale K(r), and the kind of K with its shape (`curves.Columns`).
+The numbers r of copies are real here, and called ratios. k is the price of the deadline's
+constraint, sum phi <= C, and l the price of the machines' constraint, sum r <= M. The equations are
+CSD's.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from shadowprice.kernels.cloning.curves import Program, curve, curve_of, miss
 from shadowprice.kernels.jit import constant, inlined, kernel
 
 _SHIFT_LIMIT = 3.0  # maximum step of a multiplier's logarithm, because Newton may overshoot
-_MAX_ITERATIONS = 200  # iterations; the brackets shrink at every step, so searches end far earlier
+_MAX_ITERATIONS = 200  # brackets shrink at every step, so searches end far earlier
 
 ROOT = constant(0)
 
@@ -54,7 +56,7 @@ def best_response(
     l: float,
     start: float,
 ) -> float:
-    """Return the r in [1, most] that minimises g(r) + l r + k phi(r), (16).
+    """Return the r in [1, max_copies] that minimises g(r) + l r + k phi(r), (16).
 
     Newton on a r + ln(g' + l) [+ ln(1 - h)] = ln(k a), which is nearly linear in r, inside a
     bracket that shrinks at every step.
@@ -128,7 +130,7 @@ def response_of(program: Program, group: int, k: float, l: float, start: float) 
 
 @kernel
 def sweep(program: Program, k: float, l: float, ratios: Floats, sums: Floats) -> None:
-    """Compute the best response to (k, l) of every group, and the sums for the outer search.
+    """Compute the best response of every group to (k, l), and sums over all tasks.
 
     ``ratios`` has the previous responses on entry. ``sums`` receives: sum phi, sum r, -d sum phi /
     dk, -d sum phi / dl (equal to -d sum r / dk), and -d sum r / dl.
@@ -162,7 +164,10 @@ def sweep(program: Program, k: float, l: float, ratios: Floats, sums: Floats) ->
 def _deadline_price(
     program: Program, k_start: float, l: float, ratios: Floats, sums: Floats
 ) -> tuple[float, int]:
-    """Find k with sum phi = budget at a fixed l; Newton in (ln k, ln sum phi), bracketed."""
+    """Find k with sum phi = budget at a fixed l; return it and the number of sweeps.
+
+    Newton in (ln k, ln sum phi), inside a bracket.
+    """
     low, high = -np.inf, np.inf
     x = math.log(k_start)
     goal = math.log(program.budget)
@@ -171,7 +176,7 @@ def _deadline_price(
         k = math.exp(x)
         sweep(program, k, l, ratios, sums)
         sweeps += 1
-        excess = math.log(sums[0]) - goal if sums[0] > 0.0 else -700.0
+        excess = math.log(sums[0]) - goal if sums[0] > 0.0 else -700.0  # ln of the least float
         if abs(excess) <= 1e-12:
             break
         if excess > 0.0:
@@ -199,8 +204,8 @@ def _deadline_price(
 def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
     """Solve the KKT system (8)-(11) for the continuous numbers of copies.
 
-    Returns the multipliers k of the deadline and l of (1b), and the number of passes over the
-    groups. ``ratios`` (groups,) are the copies: written, without a warm start.
+    Returns the multipliers k and l, and the number of sweeps over the groups. ``ratios`` (groups,)
+    receives the copies; its content on entry isn't used.
     """
     columns, budget, machines = program.columns, program.budget, program.machines
     count, decay = columns.tasks, columns.decay
@@ -289,9 +294,9 @@ def min_copies(
     """Add copies where sum phi decreases most, until it is within budget or all machines are used.
 
     sum phi is separable and convex, so the greedy order is exact. It falls by many orders of
-    magnitude, so it is summed again whenever it has halved. ``copies`` (all 1 on entry) receives
-    the copies of every task of a group. Returns sum phi, the number of machines, and the group of
-    which the first ``used - sum count * copies`` tasks have one more copy, or -1.
+    magnitude, so it is summed again whenever it has halved. ``copies`` (groups,), all 1 on entry,
+    receives the copies of each task. Returns sum phi, the number ``used`` of machines, and the
+    group of which the first ``used - sum count * copies`` tasks have one more copy, or -1.
     """
     groups = count.shape[0]
     gain = np.empty(groups)
@@ -371,20 +376,17 @@ def subgradient(
     iterations: int,
     ratios: Floats,
 ) -> tuple[float, float, int, float]:
-    """Run Algorithm 1 in scaled multipliers.
-
-    k is the price of the deadline's constraint, sum phi <= C, and l the price of the machines'
-    constraint, sum r <= M; both limits are above 0.
+    """Run Algorithm 1 in scaled multipliers. Both limits, C and M, are above 0.
 
     Step t moves k by gamma_t ``k_scale`` (sum phi - C) and l by gamma_t ``l_scale`` (sum r - M)
     with gamma_t = 1 / (1 + t / ``step_decay``): the sum of steps diverges and that of their squares
     converges (Theorem 2). Scaling a step by s equals Algorithm 1 with the constraint multiplied by
     sqrt(s).
 
-    Returns k, l, the number of iterations, and the larger share by which a constraint is violated,
-    or loose at a positive price. It stops when both constraints hold, or bind, within the share
-    ``tolerance`` of C and of M. ``ratios`` (groups,) are the initial copies of a task, and the last
-    responses on return.
+    Returns k, l, the number of iterations, and the larger relative violation of the two
+    constraints. A constraint with a positive price is also violated if it is loose. The loop stops
+    once the violation is at most ``tolerance``. ``ratios`` (groups,) are the initial copies of a
+    task, and the last responses on return.
     """
     budget, machines = program.budget, program.machines
     sums = np.zeros(5)

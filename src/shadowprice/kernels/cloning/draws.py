@@ -1,4 +1,4 @@
-"""Kernel for random copies: the minimum over the copies of each task."""
+"""Kernel for simulated durations: a task ends with the first of its copies."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Kernel of the heavily loaded regime: jobs of many tasks on fewer single-slot machines.
+"""Kernel of the heavily loaded regime: jobs of many tasks on fewer machines, one task on each.
 
-Events are arrivals, ends of tasks and, while machines idle, periodic checks of running tasks. A
-free machine takes the next waiting task of the first job in the queue or a copy of a running task,
-as the rule decides.
+Events are arrivals, ends of tasks and, while machines idle, periodic checks of running tasks. On a
+free machine the rule starts the next waiting task of the first job in the queue, or a copy of a
+running task.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.cloning.saving import DistributionTables, Gains, Tasks, assess
 from shadowprice.kernels.jit import inlined, kernel
 
+# Kinds of rules (`Rule.kind`): which tasks get copies.
 NO_COPIES = 0
 EVERY_TASK = 1
 LATE_TASKS = 2
 BY_SAVING = 3
 
-
-# Rows of `_RunState.counts`: free machines, jobs in the queue, jobs with tasks to start, entries of
-# the heap of ends, arrived jobs, unfinished jobs.
+# Entries of `_RunState.counts`: free machines, jobs in the queue, jobs with tasks to start, entries
+# of the heap of ends, arrived jobs, unfinished jobs.
 FREE, ACTIVE, WAITING, ENDS, ARRIVED, UNFINISHED = range(6)
 
 
@@ -30,9 +30,12 @@ class Rule(NamedTuple):
     """Rule for a free machine."""
 
     kind: int  # `NO_COPIES`, `EVERY_TASK`, `LATE_TASKS` or `BY_SAVING`
-    late_factor: float  # `LATE_TASKS`: a late task has run this many medians of finished tasks,
-    late_share: float  # once this share of its job's tasks have finished
-    machine_price: float  # `BY_SAVING`: seconds of flowtime per machine second, besides its delay
+    # `LATE_TASKS`: a task is late if its age exceeds the median duration of its job's finished
+    # tasks by this factor, once this share of the job's tasks have finished.
+    late_factor: float
+    late_share: float
+    # `BY_SAVING`: price of a machine second in seconds of flowtime, without the delay of jobs.
+    machine_price: float
     check_period: float  # seconds between checks while machines idle, and validity of savings
 
 
@@ -40,7 +43,7 @@ class ArrivingJobs(NamedTuple):
     """The arriving jobs, as arrays of shape (jobs,) or (tasks,)."""
 
     arrival: Floats  # seconds, ascending
-    order: Integers  # position of each job in the queue, lower first
+    order: Integers  # rank of each job in the queue, lower first
     first: Integers  # first task of each job, shape (jobs + 1,)
     owner: Integers  # job of each task
     durations: Floats  # seconds of each copy, shape (tasks, maximum copies); no rule reads them
@@ -63,8 +66,8 @@ class _RunState(NamedTuple):
     next_task: Integers  # the next task of each job to start
     remaining: Integers  # number of a job's tasks that have not ended
     queue: Integers  # arrived jobs that aren't done, in order
-    assessed: Floats  # time of the last evaluation of each job's copies
-    end_times: Floats  # heap of upcoming ends, shape (tasks * maximum copies,)
+    assessed: Floats  # time of the last evaluation of each job's copies; -inf if outdated
+    end_times: Floats  # heap of ends of copies, the earliest on top, (tasks * maximum copies,)
     heap: Integers  # the tasks of these ends
 
 
@@ -112,7 +115,6 @@ def _pop(times: Floats, tasks: Integers, size: int) -> int:
 
 @inlined
 def _initial_state(machines: int, jobs: ArrivingJobs, tasks: Tasks) -> _RunState:
-    """Return the initial state."""
     job_count = len(jobs.arrival)
     counts = np.zeros(6, dtype=np.int64)
     counts[FREE] = machines
@@ -178,7 +180,7 @@ def _arrive(
     distributions: DistributionTables,
     state: _RunState,
 ) -> float:
-    """Add the next job to the queue; return the work that has arrived, in seconds."""
+    """Add the next job to the queue; return ``offered``, the work that has arrived, in seconds."""
     counts, queue, order = state.counts, state.queue, jobs.order
     job = counts[ARRIVED]
     counts[ARRIVED] += 1
@@ -205,7 +207,7 @@ def _assess_job(
     state: _RunState,
     gains: Gains,
 ) -> None:
-    """Evaluate copies of the tasks of a job that have started."""
+    """Evaluate one more copy of each started task of a job; see `assess`."""
     state.assessed[job] = now
     low, high = jobs.first[job], state.next_task[job]
     assess(low, high, high == jobs.first[job + 1], now, tasks, distributions, unit, gains)
@@ -213,7 +215,10 @@ def _assess_job(
 
 @inlined
 def _next_of_full(jobs: ArrivingJobs, tasks: Tasks, state: _RunState) -> tuple[int, bool]:
-    """Return the first task in the queue that needs a copy, or -1, and whether it already runs."""
+    """Return the first task in the queue with less than all copies, and whether it runs already.
+
+    The task is -1 if there is none. For `EVERY_TASK`.
+    """
     max_copies = tasks.copy_starts.shape[1]
     for q in range(state.counts[ACTIVE]):
         job = state.queue[q]
@@ -247,7 +252,10 @@ def _next_by_saving(
 def _next_in_turn(
     now: float, rule: Rule, jobs: ArrivingJobs, tasks: Tasks, state: _RunState, out: WaveOutcome
 ) -> tuple[int, bool]:
-    """Return the first waiting or late task in the queue, or -1, and whether it is late."""
+    """Return the first task in the queue that waits or is late, or -1, and whether it is late.
+
+    Jobs are visited in the order of the queue; a job's late tasks come after its waiting tasks.
+    """
     if state.counts[WAITING] > 0 or rule.kind == LATE_TASKS:
         for q in range(state.counts[ACTIVE]):
             job = state.queue[q]
@@ -299,7 +307,7 @@ def run_waves(
     unit: Floats,
     out: WaveOutcome,
 ) -> float:
-    """Run jobs to their end under one rule; return the machine seconds of copies that didn't win.
+    """Run all jobs to their end under one rule; return the machine seconds of losing copies.
 
     No task may have started. ``unit`` (points,) is the grid of `assess`, ascending from 0.
     ``tasks`` and ``out`` are written.
@@ -321,15 +329,15 @@ def run_waves(
             offered = _arrive(offered, jobs, tasks, distributions, state)
         price = rule.machine_price
         if rule.kind == BY_SAVING and counts[FREE] > 0:
-            # A machine second delays by 1 / M each job that waits, and each that arrives before
-            # the queue is empty: Q / (1 - load) of them, for work drains at M (1 - load).
+            # A machine second delays by 1 / M each job that waits or arrives before the queue is
+            # empty. These are Q / (1 - load), because work drains at the rate M (1 - load).
             load = offered / (machines * now) if now > 0.0 else 1.0
             delayed = counts[WAITING] / max(1.0 - load, 1e-3)
             price += delayed / machines
             for q in range(counts[ACTIVE]):
                 job = state.queue[q]
-                begun = state.next_task[job] > jobs.first[job]
-                if begun and now - state.assessed[job] >= rule.check_period:
+                has_started = state.next_task[job] > jobs.first[job]
+                if has_started and now - state.assessed[job] >= rule.check_period:
                     _assess_job(job, now, jobs, tasks, distributions, unit, state, gains)
         while counts[FREE] > 0:
             chosen, copy = -1, True
@@ -360,7 +368,7 @@ def _late_task(
     remaining: int,
     won: Integers,
 ) -> int:
-    """Return the task that has run longest among the late ones of a job, or -1."""
+    """Return the late task of a job whose newest copy has run longest, or -1."""
     low, high = jobs.first[job], jobs.first[job + 1]
     total = high - low
     if remaining == 0 or (total - remaining) < rule.late_share * total or total == remaining:

@@ -1,8 +1,8 @@
 """Max-min fairness in dominant shares by progressive filling, with placement.
 
 Ghodsi et al., "Dominant Resource Fairness: Fair Allocation of Multiple Resource Types" (NSDI 2011),
-Algorithm 1: the job with the smallest dominant share gets its next workers, until no more fit.
-Grants are entire workers with their parameter servers.
+Algorithm 1: the job with the smallest dominant share gets its next workers, until no more fit. A
+grant raises a job to its next useful worker count, together with the parameter servers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Widths(NamedTuple):
     choices: Integers  # number of a row's entries
     workers: Integers  # worker count of an entry, ascending in a row
     ps_counts: Integers  # parameter servers of an entry
-    kind: Integers  # class of rows with equal demands and counts: if one doesn't fit, none does
+    kind: Integers  # class of rows with equal demands and counts: if one row doesn't fit, none does
 
 
 @inlined
@@ -57,7 +57,7 @@ def fill(
     cursors: Integers,
     change: Integers,
 ) -> Floats:
-    """Fill progressively, see the module; return the granted dominant shares (jobs,).
+    """Fill progressively (see the module); return the granted dominant shares (jobs,).
 
     Grants are subtracted from ``free`` (servers, resources). ``total`` is the cluster's capacity; 0
     excludes a resource from all shares. ``rows`` (jobs,) are in order of arrival, which breaks
@@ -83,8 +83,8 @@ def fill(
         j = heap[0]
         row = rows[j]
         granted = False
-        # An equal job didn't get its first step, so this one doesn't either, unless it runs: its
-        # current servers may fit where round robin doesn't.
+        # An equal job didn't get its first step, so this job doesn't either. A running job may,
+        # because it may fit on its current servers although round robin finds none.
         is_infeasible = step[j] == 0 and infeasible[widths.kind[row]] and not places.is_placed[row]
         if step[j] < widths.choices[row] and not is_infeasible:
             if not touched[j]:
@@ -106,7 +106,7 @@ def fill(
         if granted:
             sink_smallest(heap, size, TOP, share)
             continue
-        # The job can't use more, or no more fits, so the rest of its old placement is spare.
+        # The job can't use more, or no more fits, so the rest of its current placement is spare.
         if places.is_placed[row]:
             _release_rest(spare, places, row)
         if step[j] == 0:
@@ -114,7 +114,7 @@ def fill(
         size -= 1
         heap[0] = heap[size]
         sink_smallest(heap, size, TOP, share)
-        # No server has room for the smallest worker: no job can grow any more.
+        # If no server has capacity for the smallest worker, no job can grow any more.
         if not is_infeasible and not fits_on_any_server(free, places, minimum):
             break
     for j in range(jobs):

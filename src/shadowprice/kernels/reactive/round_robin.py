@@ -1,8 +1,8 @@
 """Round-robin placement of a job's workers and parameter servers.
 
 "In (i)-(iii), we place workers and parameter servers on available servers in a round-robin fashion"
-(OASiS, section V): each process goes to the next server after the last used server on which it
-fits. Workers and parameter servers have a cursor each.
+(OASiS, section V): each process goes to the first server on which it fits after the one used last.
+Workers and parameter servers have a cursor each.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def place(
 
     Workers are placed first, or parameter servers if they don't fit after the workers. The
     placement is subtracted from ``free`` (servers, resources), and the ``cursors`` (2,) move.
-    ``out`` (3, servers) receives columns of server, workers and parameter servers, by ascending
-    server.
+    ``out`` (3, servers) receives rows of server, workers and parameter servers, by ascending
+    server; only the first entries of each row are valid.
     """
     servers = free.shape[0]
     new_workers = np.zeros(servers, dtype=np.int64)
