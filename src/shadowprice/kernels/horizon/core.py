@@ -85,7 +85,7 @@ def _combine_table(a: States, b: States, low: int, high: int, target: Target) ->
             d = ax[i] + bx[j]
             r = ar[i] + br[j]
             if d > high:
-                c = r + multiplier * d
+                c = r + multiplier * d  # compares states of different deviations
                 if c < above_cost:
                     above_cost = c
                     above = i * len(bx) + j
@@ -481,6 +481,7 @@ def _deviation_below(
     total = 0
     for k in range(classes):
         total += copies[k]
+    # Ample: a leaf and two combinations for each class, and at most two for each doubling of slots.
     nodes = np.empty((4 * classes + 64 * 8 + 2 * total, 4), np.int64)
     states = _empty_states(1024)
     nodes[0, 0] = 0  # node 0 is the empty solution

@@ -61,8 +61,8 @@ def round_up(
 ) -> tuple[Integers, int, Integers]:
     """Round the relaxation; return base options, a break edge's length and the solution.
 
-    Break edges are edges of the hulls whose slope is ``multiplier``; the base option of a class is
-    the one before its break edge. The solution takes whole break edges while they fit, then the
+    Break edges are edges of the hulls whose slope is ``multiplier``. The base option of a class
+    ends the edges below that slope. The solution takes whole break edges while they fit, then the
     cheapest step of one slot that covers the rest. Finally `shrink` removes the excess. The
     solution is empty if no single step covers the rest.
     """

@@ -139,7 +139,10 @@ FIRST_SPREAD_LEVEL = constant(0)
 
 
 class LevelDemand(NamedTuple):
-    """Demand of one job by level: a small record for functions that visit every interval."""
+    """Demand of one job by level, for functions that are called for every interval.
+
+    Passing all arrays of `JobArrays` to them would cost more than packing.
+    """
 
     worker: Integers  # shape (resources,)
     ps: Integers  # shape (resources,)

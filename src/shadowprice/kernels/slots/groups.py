@@ -380,8 +380,8 @@ def edit_row(t: int, row: int, count: int, used: Integers, groups: Groups, rows:
         fill_table(row, size, mask, groups, rows)
     fits = FITS
     is_any_without_first = False
-    hole = 0
-    start = _seek(row, 0, rows.changed[0], groups)
+    hole = 0  # all groups before it are in use
+    start = _seek(row, 0, rows.changed[0], groups)  # reserved servers before it stay
     position = start
     n = 0
     for c in range(count):

@@ -260,8 +260,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if isinstance(answer, Promise):
             return answer, True
         if self._parameters.standby and not is_late and self._may_wait(slot, job, answer):
-            # Only a plan that the job would have if no other existed has a cost. A job without one
-            # never pays, so no price is learnt from it.
+            # A refusal has a cost if the job would have a plan without other jobs. Other jobs never
+            # pay, so no price is learnt from them.
             message = f"waits without a promise: {answer.message}"
             return Queue(job.name, message), answer.cost is not None
         self._remove_job(job.name)
@@ -327,7 +327,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 planner.put_in_force(state, plan)
                 return self._promise(slot, row, planned, promise)
             blocking_row = plan.unplanned[0]
-        if offer is not None:
+        if offer is not None:  # without a refusal, it had too many runs for `add_offer`
             return refusal or offer.refuse_many_changes(MAX_RUNS)
         blocking_job = None
         if blocking_row is not None and blocking_row != row:
