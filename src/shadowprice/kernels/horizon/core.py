@@ -78,9 +78,9 @@ def _combine_table(a: States, b: States, low: int, high: int, target: Target) ->
     above_cost = np.inf
     above = -1
     for j in range(len(bx)):
-        room = gap - br[j]
+        max_reduced = gap - br[j]
         for i in range(len(ax)):
-            if ar[i] > room:
+            if ar[i] > max_reduced:
                 continue
             d = ax[i] + bx[j]
             r = ar[i] + br[j]
@@ -135,13 +135,13 @@ def _combine_merge(a: States, b: States, low: int, high: int, target: Target) ->
             new = _empty_states(2 * (n + len(ax)))
         shift = bx[j]
         extra = br[j]
-        room = gap - extra
+        max_reduced = gap - extra
         i = 0
         p = 0
         m = 0
         cheapest = np.inf
         while True:
-            while i < len(ax) and ar[i] > room:
+            while i < len(ax) and ar[i] > max_reduced:
                 i += 1
             has_merged = p < n
             has_shifted = i < len(ax) and ax[i] + shift >= low
@@ -253,13 +253,13 @@ def residue_costs(
 def _drop_infeasible(states: States, start: int, length: int, target: Target) -> int:
     """Remove states whose residue other slots can't reach within the gap; return the new length."""
     deviation, reduced, left, right = states
-    need, gap, minimum = target.need, target.gap, target.least
-    modulus = len(minimum)
+    need, gap, least = target.need, target.gap, target.least
+    modulus = len(least)
     if modulus == 0:
         return length
     n = start
     for i in range(start, start + length):
-        if reduced[i] + minimum[(need - deviation[i]) % modulus] <= gap:
+        if reduced[i] + least[(need - deviation[i]) % modulus] <= gap:
             deviation[n] = deviation[i]
             reduced[n] = reduced[i]
             left[n] = left[i]
@@ -346,7 +346,7 @@ def _add_leaf(
     """
     g0 = options.gain[k, base]
     c0 = options.cost[k, base]
-    minimum = target.least
+    least = target.least
     start = nodes[used - 1, 0] + nodes[used - 1, 1]
     states = _reserve(states, start + options.gain.shape[1])
     n = 0
@@ -355,9 +355,7 @@ def _add_leaf(
         d = options.gain[k, i] - g0
         r = max(0.0, (options.cost[k, i] - c0) - target.multiplier * d)
         if r <= target.gap and (
-            len(minimum) == 0
-            or r + minimum[(target.need - d) % len(minimum)] <= target.gap
-            or i == base
+            len(least) == 0 or r + least[(target.need - d) % len(least)] <= target.gap or i == base
         ):
             states.deviation[start + n] = d
             states.reduced[start + n] = r
@@ -383,17 +381,17 @@ def _add_equal_slots(
     low: int,
     high: int,
     maximum: int,
-    fewest: int,
+    minimum: int,
     target: Target,
     states: States,
 ) -> tuple[int, States]:
     """Store the sums of ``m`` > 1 equal slots as nodes from ``used`` on; return the next node.
 
     The last node has the sums of all of them, whose deviations must be from ``low`` to ``high``.
-    ``maximum`` and ``fewest`` are the deviations of one slot.
+    ``maximum`` and ``minimum`` are the deviations of one slot.
     """
     # Windows from all slots of the class down to one; at odd sizes a single slot is added.
-    spread = maximum - fewest
+    spread = maximum - minimum
     levels = 0
     size = m
     while size > 1:
@@ -410,12 +408,12 @@ def _add_equal_slots(
         if size % 2 == 1:
             low -= maximum
             if high < FAR:
-                high -= fewest
+                high -= minimum
         half = size // 2
         # Relative to `fewest` per slot, sums are >= 0; two halves differ by at most one spread.
-        low = (low - 2 * half * fewest - spread) // 2 + half * fewest
+        low = (low - 2 * half * minimum - spread) // 2 + half * minimum
         if high < FAR:
-            high = (high - 2 * half * fewest + spread + 1) // 2 + half * fewest
+            high = (high - 2 * half * minimum + spread + 1) // 2 + half * minimum
         size = half
     node = leaf
     for level in range(levels - 1, -1, -1):
@@ -424,7 +422,7 @@ def _add_equal_slots(
         if sizes[level] % 2 == 1:
             low -= maximum
             if high < FAR:
-                high -= fewest
+                high -= minimum
         states = _combine_nodes(nodes, used, node, node, low, high, target, states)
         node = used
         used += 1
@@ -523,32 +521,32 @@ def _deviation_below(
         p = leaf[k]
         start = nodes[p, 0]
         maximum = states.deviation[start]
-        fewest = states.deviation[start + nodes[p, 1] - 1]
+        minimum = states.deviation[start + nodes[p, 1] - 1]
         reach_up -= copies[k] * maximum
-        reach_down -= copies[k] * fewest
+        reach_down -= copies[k] * minimum
         if nodes[x, 1] == 0 or nodes[y, 1] == 0:
             return np.inf, count
-        x_most = states.deviation[nodes[x, 0]]
-        x_fewest = states.deviation[nodes[x, 0] + nodes[x, 1] - 1]
-        y_most = states.deviation[nodes[y, 0]]
-        y_fewest = states.deviation[nodes[y, 0] + nodes[y, 1] - 1]
+        x_max = states.deviation[nodes[x, 0]]
+        x_min = states.deviation[nodes[x, 0] + nodes[x, 1] - 1]
+        y_max = states.deviation[nodes[y, 0]]
+        y_min = states.deviation[nodes[y, 0] + nodes[y, 1] - 1]
         if copies[k] > 1:
             high = FAR
             if ceiling < FAR:
-                high = ceiling - reach_down - x_fewest - y_fewest
+                high = ceiling - reach_down - x_min - y_min
             used, states = _add_equal_slots(
-                nodes, used, p, copies[k], need - reach_up - x_most - y_most, high, maximum, fewest,
+                nodes, used, p, copies[k], need - reach_up - x_max - y_max, high, maximum, minimum,
                 target, states,
             )  # fmt: skip
             p = used - 1
         # Extend the shorter of the two lists, so that their products stay small.
         if nodes[x, 1] > nodes[y, 1]:
             x, y = y, x
-            y_most, y_fewest = x_most, x_fewest
+            y_max, y_min = x_max, x_min
         high = FAR
         if ceiling < FAR:
-            high = ceiling - reach_down - y_fewest
-        states = _combine_nodes(nodes, used, x, p, need - reach_up - y_most, high, target, states)
+            high = ceiling - reach_down - y_min
+        states = _combine_nodes(nodes, used, x, p, need - reach_up - y_max, high, target, states)
         x = used
         used += 1
 

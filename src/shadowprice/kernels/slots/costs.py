@@ -231,12 +231,12 @@ def _write_entries(
     size = cheapest_positions(pool, row, demand, share, count, scratch)
     chosen, quota = scratch.chosen, scratch.quota
     quota[: pool.groups[row]] = 0
-    rest = count
+    remaining = count
     reserved = 0  # processes to place on servers that have reservations
     for i in range(size):
         g = chosen[i]
-        quota[g] = min(scratch.positions[g], rest)
-        rest -= quota[g]
+        quota[g] = min(scratch.positions[g], remaining)
+        remaining -= quota[g]
         if pool.unreserved_group[row, pool.kind[row, g]] != g:
             reserved += quota[g]
     count = 0

@@ -274,17 +274,17 @@ def path_point(corners: Corners, path: Path, out: Point) -> None:
     out_w[:] = 0.0
     out_s[:] = 0.0
     for c in range(len(key)):
-        many = count[c]
-        k_w, k_s = w[key[c]] / many, s[key[c]] / many
+        members = count[c]
+        k_w, k_s = w[key[c]] / members, s[key[c]] / members
         # How many machines of the class are at each basic corner, in fractions of machines.
         at_0, at_1 = 0.0, 0.0
         a_w, a_s, b_w, b_s = 0.0, 0.0, 0.0, 0.0
         if basis[OWNER_0] == c:
-            at_0 = state[WEIGHT_0] * many
-            a_w, a_s = w[basis[COLUMN_0]] / many, s[basis[COLUMN_0]] / many
+            at_0 = state[WEIGHT_0] * members
+            a_w, a_s = w[basis[COLUMN_0]] / members, s[basis[COLUMN_0]] / members
         if basis[OWNER_1] == c:
-            at_1 = state[WEIGHT_1] * many
-            b_w, b_s = w[basis[COLUMN_1]] / many, s[basis[COLUMN_1]] / many
+            at_1 = state[WEIGHT_1] * members
+            b_w, b_s = w[basis[COLUMN_1]] / members, s[basis[COLUMN_1]] / members
         if k_w == 0.0 and k_s == 0.0 and at_0 == 0.0 and at_1 == 0.0:
             continue
         h = first[c]

@@ -149,8 +149,8 @@ def _combine(
     and the point with which each machine reached each state, shape (loose machines, states).
     """
     n = len(loose.machine)
-    wide = remaining_s + 1
-    states = (remaining_w + 1) * wide
+    stride = remaining_s + 1
+    states = (remaining_w + 1) * stride
     value = np.full((n + 1, states), np.inf)
     chosen_points = np.full((n, states), -1, np.int32)
     value[0, 0] = 0.0
@@ -165,9 +165,9 @@ def _combine(
                 next_w = max(next_w, last_w + w)
                 next_s = max(next_s, last_s + s)
             for x in range(last_w + 1):
-                shift = (x + w) * wide + s
+                shift = (x + w) * stride + s
                 for y in range(last_s + 1):
-                    cost = value[i, x * wide + y] + extra
+                    cost = value[i, x * stride + y] + extra
                     if cost < value[i + 1, shift + y] and cost <= budget:
                         value[i + 1, shift + y] = cost
                         chosen_points[i, shift + y] = p
@@ -181,12 +181,12 @@ def _unfold(
     core: Core,
     loose: Loose,
     chosen_points: NDArray[np.int32],
-    wide: int,
+    stride: int,
     out: Counts,
 ) -> None:
     """Write the placement of the last state, that of the required totals.
 
-    ``wide`` is the number of totals of parameter servers, the stride of states.
+    ``stride`` is the number of totals of parameter servers, the stride of states.
     """
     out_w, out_s = out
     out_w[:] = 0
@@ -203,7 +203,7 @@ def _unfold(
         p = chosen_points[i, state]
         out_w[loose.machine[i]] = core.w[p]
         out_s[loose.machine[i]] = core.s[p]
-        state -= core.w[p] * wide + core.s[p]
+        state -= core.w[p] * stride + core.s[p]
 
 
 @kernel

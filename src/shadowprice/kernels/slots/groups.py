@@ -463,9 +463,9 @@ def are_equal(row: int, other: int, groups: Groups, rows: Rows) -> bool:
     for n in range(groups.reserved[row]):
         if groups.reserved_server[row, n] != groups.reserved_server[other, n]:
             return False
-        g, twin = groups.reserved_group[row, n], groups.reserved_group[other, n]
+        g, other_group = groups.reserved_group[row, n], groups.reserved_group[other, n]
         for r in range(rows.used.shape[1]):
-            if rows.used[row, r, g] != rows.used[other, r, twin]:
+            if rows.used[row, r, g] != rows.used[other, r, other_group]:
                 return False
     return True
 
@@ -518,13 +518,13 @@ def list_changes(
     outside the pool has -1, or a number beyond the array.
     """
     keys = np.empty(len(slots), np.int64)
-    wide = len(position)
+    width = len(position)
     size = 0
     is_sorted = True  # one schedule is, several aren't
     for n in range(len(slots)):
         t, s = slots[n] - begin, servers[n]
-        if 0 <= t < horizon and s < wide and position[s] >= 0:
-            keys[size] = t * wide + position[s]
+        if 0 <= t < horizon and s < width and position[s] >= 0:
+            keys[size] = t * width + position[s]
             is_sorted = is_sorted and (size == 0 or keys[size - 1] < keys[size])
             size += 1
     order = np.empty(0, np.int64)
@@ -539,12 +539,12 @@ def list_changes(
         key = keys[n] if is_sorted else keys[order[n]]
         if key == before:
             continue
-        t = key // wide
-        if before < 0 or t != before // wide:
+        t = key // width
+        if before < 0 or t != before // width:
             changed[count] = t
             start[count] = number
             count += 1
-        candidates[number] = key - t * wide
+        candidates[number] = key - t * width
         number += 1
         end[count - 1] = number
         before = key
@@ -716,15 +716,15 @@ class SlotGroups:
         """Build the groups of a horizon without reservations."""
         kinds = self._build_kinds()
         count, (pool, resources) = self._slots + 1, self._capacity.shape
-        wide, reserved = min(len(kinds.capacity), pool) + 16, min(pool, 16)
+        width, reserved = min(len(kinds.capacity), pool) + 16, min(pool, 16)
         self._groups = Groups(
             row_of=np.zeros(self._slots, np.int64),
             groups=np.zeros(count, np.int64),
-            price=np.empty((count, resources, wide)),
-            free=np.empty((count, resources, wide), np.int64),
-            members=np.empty((count, wide), np.int64),
-            kind=np.empty((count, wide), np.int64),
-            first=np.empty((count, wide), np.int64),
+            price=np.empty((count, resources, width)),
+            free=np.empty((count, resources, width), np.int64),
+            members=np.empty((count, width), np.int64),
+            kind=np.empty((count, width), np.int64),
+            first=np.empty((count, width), np.int64),
             reserved=np.zeros(count, np.int64),
             reserved_server=np.empty((count, reserved), np.int64),
             reserved_group=np.empty((count, reserved), np.int64),
@@ -735,7 +735,7 @@ class SlotGroups:
             slot_counts=np.zeros(count, np.int64),
             spare=np.arange(self._slots, 0, -1),
             spare_count=np.array([self._slots]),
-            used=np.empty((count, resources, wide), np.int64),
+            used=np.empty((count, resources, width), np.int64),
             versions=np.zeros(self._slots, np.int64),
             servers=self._servers,
             ln_low=self._ln_low,
@@ -744,7 +744,7 @@ class SlotGroups:
             reserved_server=np.empty(pool, np.int64),
             reserved_group=np.empty(pool, np.int64),
             sought=np.empty(resources, np.int64),
-            table=_hash_table(wide),
+            table=_hash_table(width),
         )
         fill_empty(self._groups, self._rows)
 
@@ -784,14 +784,14 @@ class SlotGroups:
         self._rows = rows._replace(used=_widen(rows.used, in_use), table=table)
 
 
-def _hash_table(wide: int) -> Integers:
-    return np.empty(2 ** (4 * wide).bit_length(), np.int64)
+def _hash_table(width: int) -> Integers:
+    return np.empty(2 ** (4 * width).bit_length(), np.int64)
 
 
 def _widen(array: Numbers, in_use: Flags) -> Numbers:
     """Return an array with twice the length of the last axis, and the contents of rows in use."""
-    wide = array.shape[-1]
+    width = array.shape[-1]
     # Other rows stay unwritten, so their pages of the new array take no memory.
-    wider = np.empty((*array.shape[:-1], 2 * wide), array.dtype)
-    wider[in_use, ..., :wide] = array[in_use]
+    wider = np.empty((*array.shape[:-1], 2 * width), array.dtype)
+    wider[in_use, ..., :width] = array[in_use]
     return cast(Numbers, wider)

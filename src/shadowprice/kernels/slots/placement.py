@@ -87,11 +87,11 @@ class Orders(NamedTuple):
 
 
 @inlined
-def is_on_one_machine(at: Counts) -> bool:
+def is_on_one_machine(placed: Counts) -> bool:
     """Return whether a placement uses one machine, so that its traffic is internal (Fact 1)."""
     used_machines = 0
-    for h in range(len(at.w)):
-        if at.w[h] > 0 or at.s[h] > 0:
+    for h in range(len(placed.w)):
+        if placed.w[h] > 0 or placed.s[h] > 0:
             used_machines += 1
     return used_machines == 1
 
@@ -153,15 +153,15 @@ def remove_surplus(price: Floats, counts: Integers, total: int) -> None:
 
 @inlined
 def _fill_both(
-    slot: Slot, orders: Orders, workers: int, ps_count: int, at: Counts, workers_first: bool
+    slot: Slot, orders: Orders, workers: int, ps_count: int, placed: Counts, workers_first: bool
 ) -> bool:
     """Add workers and parameter servers in an order; return whether both totals are reached."""
     free, worker, ps = slot.free, slot.worker, slot.ps
-    if workers_first and not fill(orders.worker, free, worker, ps, at.w, at.s, workers):
+    if workers_first and not fill(orders.worker, free, worker, ps, placed.w, placed.s, workers):
         return False
-    if not fill(orders.ps, free, ps, worker, at.s, at.w, ps_count):
+    if not fill(orders.ps, free, ps, worker, placed.s, placed.w, ps_count):
         return False
-    return workers_first or fill(orders.worker, free, worker, ps, at.w, at.s, workers)
+    return workers_first or fill(orders.worker, free, worker, ps, placed.w, placed.s, workers)
 
 
 @kernel
@@ -172,13 +172,13 @@ def place_greedily(slot: Slot, orders: Orders, workers: int, ps_count: int, out:
     """
     best = np.inf
     for turn in range(2):
-        at = Counts(np.zeros_like(out.w), np.zeros_like(out.s))
-        if _fill_both(slot, orders, workers, ps_count, at, turn == 0):
-            cost = placement_cost(slot, at)
+        placed = Counts(np.zeros_like(out.w), np.zeros_like(out.s))
+        if _fill_both(slot, orders, workers, ps_count, placed, turn == 0):
+            cost = placement_cost(slot, placed)
             if cost < best:
                 best = cost
-                copy_into(out.w, at.w)
-                copy_into(out.s, at.s)
+                copy_into(out.w, placed.w)
+                copy_into(out.s, placed.s)
     return best
 
 
@@ -348,16 +348,16 @@ def place_internal(slot: Slot, workers: Integers, ps_counts: Integers) -> tuple[
         for r in range(len(worker)):
             if worker[r] > 0:
                 widest = min(widest, max(free[h, r], 0) // worker[r])
-        fits, over = 0, choices
-        while fits < over and workers[over - 1] > widest:
-            over -= 1
-        probe = over
-        while fits < over:
+        fits, limit = 0, choices
+        while fits < limit and workers[limit - 1] > widest:
+            limit -= 1
+        probe = limit
+        while fits < limit:
             if fits_on_machine(free[h], worker, ps, workers[probe - 1], ps_counts[probe - 1]):
                 fits = probe
             else:
-                over = probe - 1
-            probe = (fits + over + 1) // 2
+                limit = probe - 1
+            probe = (fits + limit + 1) // 2
         for i in range(fits):
             price = price_w * workers[i] + price_s * ps_counts[i]
             if price < cost[i]:
@@ -385,9 +385,9 @@ def slot_states(
     row_of, price, free = pool.row_of, pool.price, pool.free
     slots, machines = len(row_of), len(pool.kinds.of)
     kinds = len(requested)
-    wide = kinds
+    width = kinds
     if hosts.shape[1] > 0:
-        wide = kinds + 2
+        width = kinds + 2
     state_of_row = np.full(len(pool.groups), -1, np.int64)
     max_states = 0  # number of rows in use; several may have the same state
     for t in range(slots):
@@ -397,7 +397,7 @@ def slot_states(
     state_of_row[:] = -1
     price_worker = np.empty((max_states, machines))
     price_ps = np.empty((max_states, machines))
-    needed_free = np.empty((max_states, machines, wide), np.int64)
+    needed_free = np.empty((max_states, machines, width), np.int64)
     state_of = np.empty(slots, np.int64)
     first = np.empty(max_states, np.int64)
     hashes = np.empty(max_states, np.int64)
@@ -459,7 +459,7 @@ def slot_states(
             bucket = (bucket + 1) & (size - 1)
         state_of[t] = state_of_row[row]
     # Roles are the same in every slot, so states are compared without them.
-    if wide > kinds:
+    if width > kinds:
         for h in range(machines):
             for side in range(2):
                 capacity = 0

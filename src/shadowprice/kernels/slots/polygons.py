@@ -59,12 +59,12 @@ class Corners(NamedTuple):
 
 
 @inlined
-def placement_cost(slot: Slot, at: Counts) -> float:
+def placement_cost(slot: Slot, placed: Counts) -> float:
     """Return the cost of an integer placement, summed machine by machine."""
     cost = 0.0
-    for h in range(len(at.w)):
-        if at.w[h] > 0 or at.s[h] > 0:
-            cost += slot.price_worker[h] * at.w[h] + slot.price_ps[h] * at.s[h]
+    for h in range(len(placed.w)):
+        if placed.w[h] > 0 or placed.s[h] > 0:
+            cost += slot.price_worker[h] * placed.w[h] + slot.price_ps[h] * placed.s[h]
     return cost
 
 
@@ -170,15 +170,15 @@ def group_machines(slot: Slot) -> tuple[Integers, Integers, Integers, int]:
 
 @inlined
 def machine_polygon(
-    free: Integers, worker: Integers, ps: Integers, max_w: int, max_s: int, at: Point
+    free: Integers, worker: Integers, ps: Integers, max_w: int, max_s: int, out: Point
 ) -> int:
     """Write the corners of {w, s >= 0 : worker w + ps s <= free}, w and s also capped.
 
     Returns the number of corners; 1 if nothing fits. The caps ``max_w`` and ``max_s`` are a
-    slot's totals, because more are never needed. ``at`` (at least resources + 4 entries) receives
+    slot's totals, because more are never needed. ``out`` (at least resources + 4 entries) receives
     the origin first, then corners clockwise from the axis of parameter servers.
     """
-    at_w, at_s = at
+    corner_w, corner_s = out
     resources = len(free)
     top = float(max_s)
     reach = float(max_w)
@@ -187,14 +187,14 @@ def machine_polygon(
             reach = min(reach, max(free[r], 0) / worker[r])
         if ps[r] > 0:
             top = min(top, max(free[r], 0) / ps[r])
-    at_w[0] = 0.0
-    at_s[0] = 0.0
+    corner_w[0] = 0.0
+    corner_s[0] = 0.0
     corners = 1
     near_w = SAME_VERTEX * max(max_w, 1)
     near_s = SAME_VERTEX * max(max_s, 1)
     if top > near_s:
-        at_w[corners] = 0.0
-        at_s[corners] = top
+        corner_w[corners] = 0.0
+        corner_s[corners] = top
         corners += 1
     else:
         top = 0.0
@@ -218,32 +218,32 @@ def machine_polygon(
             fall = 0.0
         if best - w > near_w:
             w, s = best, fall
-            at_w[corners] = w
-            at_s[corners] = s
+            corner_w[corners] = w
+            corner_s[corners] = s
             corners += 1
         if best_slope < 0.0:
             break
         slope = best_slope
-    if reach > near_w and (corners == 1 or at_s[corners - 1] > 0.0):
+    if reach > near_w and (corners == 1 or corner_s[corners - 1] > 0.0):
         # The foot on the workers' axis, under the last corner or beyond it.
-        at_w[corners] = reach
-        at_s[corners] = 0.0
+        corner_w[corners] = reach
+        corner_s[corners] = 0.0
         corners += 1
     return corners
 
 
 @inlined
 def machine_hull(
-    free: Integers, worker: Integers, ps: Integers, max_w: int, max_s: int, at: Point
+    free: Integers, worker: Integers, ps: Integers, max_w: int, max_s: int, out: Point
 ) -> int:
     """Write the corners of the hull of the integer points of `machine_polygon`, in the same order.
 
-    Returns the number of corners; 1 if not even one process fits. ``at`` has at least max_w + 3
+    Returns the number of corners; 1 if not even one process fits. ``out`` has at least max_w + 3
     entries.
     """
-    at_w, at_s = at
-    at_w[0] = 0.0
-    at_s[0] = 0.0
+    corner_w, corner_s = out
+    corner_w[0] = 0.0
+    corner_s[0] = 0.0
     corners = 1
     reach = 0
     for w in range(max_w + 1):
@@ -253,21 +253,21 @@ def machine_hull(
         reach = w
         # Upper hull of (w, s), left to right, by Andrew's monotone chain.
         while corners >= 3:
-            before_w, before_s = at_w[corners - 1], at_s[corners - 1]
-            run, rise = before_w - at_w[corners - 2], before_s - at_s[corners - 2]
+            before_w, before_s = corner_w[corners - 1], corner_s[corners - 1]
+            run, rise = before_w - corner_w[corners - 2], before_s - corner_s[corners - 2]
             if rise * (w - before_w) <= (s - before_s) * run:
                 corners -= 1
             else:
                 break
-        at_w[corners] = w
-        at_s[corners] = s
+        corner_w[corners] = w
+        corner_s[corners] = s
         corners += 1
-    if corners > 1 and at_s[1] == 0.0:
+    if corners > 1 and corner_s[1] == 0.0:
         # No parameter server fits: the hull is a segment of the workers' axis.
         corners = 1
-    if reach > 0 and (corners == 1 or at_s[corners - 1] > 0.0):
-        at_w[corners] = reach
-        at_s[corners] = 0.0
+    if reach > 0 and (corners == 1 or corner_s[corners - 1] > 0.0):
+        corner_w[corners] = reach
+        corner_s[corners] = 0.0
         corners += 1
     return corners
 
@@ -290,11 +290,11 @@ def slot_corners(slot: Slot, max_w: int, max_s: int, integral: bool) -> Corners:
     class_count, corner_count = 0, 0
     for c in range(classes):
         h = first[c]
-        at = Point(corner_w[corner_count:], corner_s[corner_count:])
+        out = Point(corner_w[corner_count:], corner_s[corner_count:])
         if integral:
-            corners = machine_hull(free[h], worker, ps, max_w, max_s, at)
+            corners = machine_hull(free[h], worker, ps, max_w, max_s, out)
         else:
-            corners = machine_polygon(free[h], worker, ps, max_w, max_s, at)
+            corners = machine_polygon(free[h], worker, ps, max_w, max_s, out)
         # Only the origin: nothing fits on these machines.
         if corners == 1:
             continue

@@ -40,9 +40,9 @@ class Offer:
         """Return the refusal of a job whose utility isn't above the cost of its plan."""
         lacks = self.cost - self.utility
         is_clear = lacks > 1e-4 * self.cost
-        relation, more = ("below", f": it lacks {lacks:.4g}") if is_clear else ("not above", "")
+        relation, detail = ("below", f": it lacks {lacks:.4g}") if is_clear else ("not above", "")
         return self._refuse(
-            RefusalReason.PRICE, f", {relation} the price of its plan, {self.cost:.4g}{more}"
+            RefusalReason.PRICE, f", {relation} the price of its plan, {self.cost:.4g}{detail}"
         )
 
     def refuse_little_utility(self, maximum: float, share: float) -> Refusal:
@@ -85,18 +85,18 @@ class Offer:
         ``earliest`` is the first slot in which the job could complete beside all promises, whatever
         its utility.
         """
-        more = ", but promises leave no capacity"
+        detail = ", but promises leave no capacity"
         if blocking_job:
-            more = f", but the promise to {blocking_job} would break"
+            detail = f", but the promise to {blocking_job} would break"
         if earliest is not None:
-            more += f"; beside all promises it could complete by slot {earliest}"
-        return self._refuse(RefusalReason.NO_ROOM, more, blocking_job, "without other jobs, ")
+            detail += f"; beside all promises it could complete by slot {earliest}"
+        return self._refuse(RefusalReason.NO_ROOM, detail, blocking_job, "without other jobs, ")
 
     def _refuse(
-        self, reason: RefusalReason, more: str, bottleneck: str | None = None, scope: str = ""
+        self, reason: RefusalReason, detail: str, bottleneck: str | None = None, scope: str = ""
     ) -> Refusal:
-        """Return a refusal with the figures of the offer, and more text after its utility."""
-        message = f"{scope}its utility by slot {self.completion} is {self.utility:.4g}{more}"
+        """Return a refusal with the figures of the offer, with ``detail`` after its utility."""
+        message = f"{scope}its utility by slot {self.completion} is {self.utility:.4g}{detail}"
         return Refusal(
             reason,
             message,
@@ -158,8 +158,8 @@ def refuse_too_late(
 def _list_unavailable(names: Sequence[str]) -> str:
     if not names:
         return ""
-    more = f" and {len(names) - 1} other servers" if len(names) > 2 else ""
-    shown = f"{names[0]}{more}" if more else " and ".join(names)
+    detail = f" and {len(names) - 1} other servers" if len(names) > 2 else ""
+    shown = f"{names[0]}{detail}" if detail else " and ".join(names)
     return f"; {shown} {'are' if len(names) > 1 else 'is'} unavailable"
 
 

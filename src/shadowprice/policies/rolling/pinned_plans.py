@@ -167,11 +167,11 @@ class PinnedPlanner:
             return []
         free = state.servers.capacity() - self.usage(pinned, slot)
         usage = self.tenant_usage(pinned, jobs.promise, slot)
-        beside = free
+        always_free = free
         if bags.plans:
             changes = [slot, *bags.change_slots(slot)]
-            beside = free - np.maximum.reduce([bags.usage(start) for start in changes])
-        placed = self._place(jobs, row, choices, np.maximum(beside, 0))
+            always_free = free - np.maximum.reduce([bags.usage(start) for start in changes])
+        placed = self._place(jobs, row, choices, np.maximum(always_free, 0))
         return [each for each in placed if self._fits(state, slot, each[1], free, usage)]
 
     def offer_alone(self, state: State, slot: int, row: int, price: Floats) -> Offer | None:
