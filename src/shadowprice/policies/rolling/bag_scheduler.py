@@ -242,7 +242,7 @@ class BagScheduler:
                     break
             else:
                 del bags.promise[name]
-                yield Promise(name, None, message=f"{reason}: it waits")
+                yield Promise(name, None, message=f"{reason}; the job waits")
 
     def drop_infeasible(self, state: State, view: View) -> Iterator[Decision]:
         """Abandon waiting bags that can't complete in time with any number of copies."""

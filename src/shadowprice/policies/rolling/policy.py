@@ -58,14 +58,14 @@ _MAX_TOGETHER: Final = 16
 # try replans all promised jobs.
 _MAX_PINNED_OFFERS: Final = 2
 
-_FELL_SHORT: Final = "less was done than was planned"
-_NO_PLAN: Final = "its plan can't be kept any more"
-_REVISED: Final = "it was revised, and its utility would be 0 by its promise"
+_FELL_SHORT: Final = "the job made less progress than planned"
+_NO_PLAN: Final = "no plan keeps the promise any more"
+_REVISED: Final = "the revised job has no utility at its promised slot"
 _REPLANNING: Final = (
     "promises of other jobs can't be kept at present, so the free capacity is unknown; revise the "
     "job again in the next slot"
 )
-_PAST_END: Final = "the timespan ends before the slot that it was promised for"
+_PAST_END: Final = "the timespan ends before the promised slot"
 
 # Maximum share of a slot that a start or a move costs when steps up are ranked. A job whose start
 # takes a whole slot makes progress in the next slot, which is better than an idle server.
@@ -637,7 +637,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         offer = self._planner.offer(state, row, np.zeros(2))
         if offer is None or not self._planner.add_offer(state, row, offer):
             state.jobs.promise[row] = -1
-            return Promise(name, None, message=f"{reason}: it waits")
+            return Promise(name, None, message=f"{reason}; the job waits")
         end = offer.target if slot is None else self._promise_slot(slot, row, offer)
         state.jobs.promise[row] = end
         return offer.promise(name, end, reason)
@@ -648,7 +648,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         rows = jobs.in_order()
         for row in rows[jobs.promise[rows] >= 0].tolist():
             jobs.promise[row] = -1
-            yield Promise(jobs.name(row), None, message="the timespan ended: it waits")
+            yield Promise(jobs.name(row), None, message="the timespan ended; the job waits")
 
     def _drop_late_jobs(self, view: View) -> Iterator[Decision]:
         slot, jobs, arrays = view.slot, self._state.jobs, self._state.jobs.arrays

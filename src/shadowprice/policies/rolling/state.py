@@ -240,13 +240,13 @@ class BagTable:
                 continue
             if not plan.begun:
                 if plan.start < slot:
-                    self.lose_plan(name, "its slot was left out")
+                    self.lose_plan(name, "its start slot was skipped")
                 continue
             if state.placement is None:
                 self.lose_plan(name, "servers were lost")
                 continue
             if plan.end < slot:
-                self.lose_plan(name, "its tasks lasted longer than was promised")
+                self.lose_plan(name, "its tasks took longer than promised")
             else:
                 self.plans[name] = plan.reduced(slot, state.copies_running)
         # If servers shrank, plans that haven't started are removed, the latest first.
