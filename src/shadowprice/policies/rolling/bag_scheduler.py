@@ -73,7 +73,7 @@ class BagScheduler:
             return self._refuse_out_of_reach(state, slot, job)
         if alone.utility <= alone.cost:
             return alone.refuse_below_price()
-        if self._planner.revises:
+        if self._planner.revises:  # try a plan for which others must move
             moved = self._offer(state, slot, job, price, CapacityScope.FIXED)
             if promise := self._promise(state, slot, job, moved):
                 return promise

@@ -147,7 +147,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             self._state.owed_slot = before._state.owed_slot
 
     def _restore_job(self, view: View, state: JobState, before: Self) -> None:
-        """Add an open job with its promise, plan and placement."""
         if state.job.bag is not None:
             self._state.bags.restore_job(state, before._state.bags, view.slot)
         else:
@@ -669,7 +668,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     # ---------------------------------------------------------------- waiting jobs
 
     def _plan_waiting(self, slot: int, rows: Integers, line: Timeline) -> WaitingPlans:
-        """Plan waiting jobs in the free capacity of a timeline; see `Planner.plan_waiting`."""
         price = self._state.demand.costs(slot, self._state.jobs.arrays)
         return self._planner.plan_waiting(self._state, rows, price, line)
 

@@ -150,7 +150,7 @@ class PriceLearner:
     """Learns the prices at which the demand so far would fill a part of the cluster.
 
     ``tenant_part`` is the part of the cluster that the demand may have, by resource. At the learnt
-    prices, the demand would fill `_SCARCITY` of that part. With ``given``, all prices are that.
+    prices, the demand would fill `_SCARCITY` of that part. If ``given`` is set, it is every price.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class PriceLearner:
             ("slot", np.float64),
             ("value", np.float64),  # utility
             ("use", np.float64, (pools.columns,)),
-            ("largest_share", np.float64),  # dominant share with the most workers; `limit_use`
+            ("largest_share", np.float64),  # with the most workers; inf exempts from `limit_use`
             ("key", np.int64),  # `name_key` of the job
         ]
         self._arrivals = np.zeros(0, fields)  # the latest ones, in order
