@@ -141,13 +141,13 @@ def cheapest_copies(
     take the last step. If that needs too many copies, the price l of a copy is raised.
 
     Returns whether the copies meet both constraints, and a lower bound of the expected cost of
-    copies that meet (6). ``count`` (groups,) are the numbers of tasks, ``cost`` is from
-    `copy_costs`, ``decay`` is a = -ln S at the deadline, ``budget`` is C and ``max_total`` the
+    copies that meet (6). ``count`` (groups,) are the numbers of tasks. ``cost`` comes from
+    `copy_costs`. ``decay`` is a = -ln S at the deadline, ``budget`` is C, and ``max_total`` is the
     limit of all copies, (1b).
 
-    ``copies`` (groups,) receives the copies of each task. ``change`` (4,) receives the exceptions
-    of one group: the group (-1 for none), the number of its tasks with other copies, their number
-    of copies, and the number of copies of one more of its tasks.
+    ``copies`` (groups,) receives the copies of each task. ``change`` (4,) receives exceptions in
+    one group, or -1. They are the group; the number of its tasks with other copies; the number of
+    these copies; and the copies of one more of its tasks.
     """
     groups, max_copies = cost.shape
     phi = np.empty((groups, max_copies))

@@ -1,8 +1,11 @@
 """Kernels of the Lagrangian bound on integer copies in CSD, the cloning problem with a deadline.
 
-For any prices k, l >= 0 the minimum of sum g + k (sum phi - C) + l (sum r - M) over integer copies
-is a lower bound of the cost, D(k, l). C is the budget of sum phi, M the number of machines, and r
-the copies of a task. These kernels find the prices that maximise D. `curves` explains g and phi.
+For any prices k, l >= 0 a lower bound of the cost is
+
+    D(k, l) = min over integer copies of  sum g + k (sum phi - C) + l (sum r - M).
+
+C is the budget of sum phi, M the number of machines, and r the copies of a task. These kernels find
+the prices that maximise D. `curves` explains g and phi.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Kernels of CSD's continuous problem: best responses to prices, KKT system, feasibility.
 
-A group of equal tasks has a number of tasks, ``decay`` a = -ln S(T_d), ``minimum`` and ``scale`` of
-the cost curve g(r) = minimum r + scale K(r), and the kind of K with its shape (`curves.Columns`).
-The numbers r of copies are real here, and called ratios. k is the price of the deadline's
-constraint, sum phi <= C, and l the price of the machines' constraint, sum r <= M. The equations are
-CSD's.
+`curves.Columns` describes groups of equal tasks, the cost curve g and phi. The numbers r of copies
+are real here, and called ratios. k is the price of the deadline's constraint, sum phi <= C, and l
+the price of the machines' constraint, sum r <= M. The equations are CSD's.
 """
 
 from __future__ import annotations
@@ -295,8 +293,8 @@ def min_copies(
 
     sum phi is separable and convex, so the greedy order is exact. It falls by many orders of
     magnitude, so it is summed again whenever it has halved. ``copies`` (groups,), all 1 on entry,
-    receives the copies of each task. Returns sum phi, the number ``used`` of machines, and the
-    group of which the first ``used - sum count * copies`` tasks have one more copy, or -1.
+    receives the copies of each task. Returns sum phi, the number ``used`` of machines, and a group
+    or -1: the first ``used - sum count * copies`` tasks of this group have one more copy.
     """
     groups = count.shape[0]
     gain = np.empty(groups)
@@ -379,9 +377,9 @@ def subgradient(
     """Run Algorithm 1 in scaled multipliers. Both limits, C and M, are above 0.
 
     Step t moves k by gamma_t ``k_scale`` (sum phi - C) and l by gamma_t ``l_scale`` (sum r - M)
-    with gamma_t = 1 / (1 + t / ``step_decay``): the sum of steps diverges and that of their squares
-    converges (Theorem 2). Scaling a step by s equals Algorithm 1 with the constraint multiplied by
-    sqrt(s).
+    with gamma_t = 1 / (1 + t / ``step_decay``). The sum of steps diverges, and the sum of their
+    squares converges (Theorem 2). Scaling a step by s equals Algorithm 1 with the constraint
+    multiplied by sqrt(s).
 
     Returns k, l, the number of iterations, and the larger relative violation of the two
     constraints. A constraint with a positive price is also violated if it is loose. The loop stops

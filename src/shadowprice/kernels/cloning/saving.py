@@ -86,9 +86,9 @@ def assess(
     - extra machine time: (n + 1) integral of S_i S_0 less the integral of B_i times the copies
       running then.
 
-    Integrals use the trapezoid rule on the grid ``unit``, scaled by the maximum over the job's
-    tasks of the mean duration and the time run so far together. The job's tasks in ``[low, high)``
-    have started; ``is_complete`` says whether these are all its tasks.
+    Integrals use the trapezoid rule on the grid ``unit``. The grid is scaled by the largest sum of
+    a task's mean duration and its run time so far. The job's tasks in ``[low, high)`` have started;
+    ``is_complete`` is whether these are all its tasks.
     """
     distribution, scale, done, copies, copy_starts = tasks
     tables, begins, steps, means, paying = distributions

@@ -278,7 +278,7 @@ def _begin(
     state: _RunState,
     out: WaveOutcome,
 ) -> None:
-    """Start a task on a free machine, or one more copy of it."""
+    """Start a task, or one more copy of a running task, on a free machine."""
     counts = state.counts
     job = jobs.owner[task]
     number = tasks.copies[task]

@@ -1,10 +1,10 @@
 """Non-preemptive gangs on capacity units: the best start, size and placement (Astraea).
 
 A *gang* is a constant number of workers, on constant servers, over consecutive slots, together with
-its parameter servers: all or nothing, never moved. This is problem (9) of Wang, Zhou, Han, Chen and
-Li, "Online Scheduling of Distributed Machine Learning Jobs for Incentivizing Sharing in
-Multi-Tenant Systems" (IEEE TC 2023), solved by its Algorithm 3 with the two placements of
-Algorithms 4 (spread) and 5 (colocated).
+its parameter servers: all or nothing, never moved. Source: Wang, Zhou, Han, Chen and Li, "Online
+Scheduling of Distributed Machine Learning Jobs for Incentivizing Sharing in Multi-Tenant Systems"
+(IEEE TC 2023). Algorithm 3 solves its problem (9), with the two placements of Algorithms 4 (spread)
+and 5 (colocated).
 
 A *unit* is capacity for one worker, or for one parameter server, on a server. Prices and utilities
 are integers in millionths of a unit of utility, so that the search, the payments and the accounts

@@ -144,9 +144,9 @@ def admission(
 ) -> tuple[float, float]:
     """Return the delay cost of admitting a job, and its expected slots until completion.
 
-    If all jobs fit side by side, none waits. Otherwise the cluster does the work of all jobs with a
-    larger reward, and then that of the job at ``position``, which needs at least its own duration.
-    It delays the jobs behind it by its own work. The arrays of ``values`` may be longer.
+    If all jobs fit side by side, none waits. Otherwise the whole cluster does the work of all jobs
+    with a larger reward, then the work of the job at ``position``; it takes at least the job's own
+    duration. The job delays those behind it by its work. The arrays of ``values`` may be longer.
     """
     row = rows[position]
     reward = values.reward

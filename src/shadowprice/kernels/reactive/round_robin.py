@@ -1,7 +1,7 @@
 """Round-robin placement of a job's workers and parameter servers.
 
 "In (i)-(iii), we place workers and parameter servers on available servers in a round-robin fashion"
-(OASiS, section V): each process goes to the first server on which it fits after the one used last.
+(OASiS, section V): each process goes to the next server, after the one used last, on which it fits.
 Workers and parameter servers have a cursor each.
 """
 

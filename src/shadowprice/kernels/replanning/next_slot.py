@@ -70,7 +70,7 @@ def min_cluster_slots(jobs: JobArrays, rows: Integers, on_worker: Floats, on_ps:
     """Return each row's work in slots of the entire cluster, at its thriftiest level.
 
     ``on_worker`` and ``on_ps`` (jobs, priced resources) are the shares of the cluster that a worker
-    and a parameter server use. A level counts by the resource of which it takes the largest share.
+    and a parameter server use. The work of a level is in shares of its dominant resource.
     """
     result = np.full(len(rows), np.inf)
     for n in range(len(rows)):
@@ -175,10 +175,10 @@ def allocate_spare(
 ) -> None:
     """Allocate the spare capacity of the first slot: one step up at a time, the best first.
 
-    The value of a step is the share of the remaining work that it adds times the job's utility,
-    over the weight of the resources that it takes. A step that moves a job which would otherwise
-    keep its placement also costs the move. A co-located job may start here; it scales up once its
-    server is known (`placement.scale_up_colocated`).
+    The value of a step is the job's utility times the share of remaining work that the step adds,
+    over the weight of the resources that it takes. If the step moves a job that would otherwise
+    keep its placement, the move's cost is subtracted. A co-located job may start here; it scales up
+    once its server is known (`placement.scale_up_colocated`).
 
     ``rows`` (jobs,) may run in the slot.
     """

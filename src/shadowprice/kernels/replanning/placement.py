@@ -459,9 +459,9 @@ def compare_placements(rows: Integers, current: Placements, new: Placements) -> 
 def _keep_spread(
     free: Integers, jobs: JobArrays, row: int, level: int, current: Placements, entries: Placements
 ) -> None:
-    """Keep a level's processes on their servers, except excess ones on servers with the fewest.
+    """Keep a level's processes on their servers; excess ones leave servers with the fewest.
 
-    Before that, processes are released whose capacity others, such as bags of tasks, use now.
+    Before that, processes are released if others, such as bags of tasks, use their capacity now.
     """
     start, end = current.first[row], current.first[row] + current.size[row]
     workers, ps = current.workers[start:end].copy(), current.ps[start:end].copy()

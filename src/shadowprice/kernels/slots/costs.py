@@ -248,7 +248,7 @@ def _write_entries(
             reserved -= _take(pool, row, g, s, demand, scratch, count)
             count += 1
         position += 1
-    # Then the other servers: members of the kind that aren't among the reserved ones.
+    # Then servers without reservations: members of the kind that the row doesn't list.
     kinds = pool.kinds
     for i in range(size):
         g = chosen[i]

@@ -533,9 +533,9 @@ def slot_choices(
     ``pairs`` and ``method`` are as in `placement.place_external`, and ``internal_ps_counts`` as in
     `placement.place_internal`. ``streams`` (slots,) are the random streams of the rows.
 
-    No remaining external choice is on one machine. If `internal_ps_counts` are those of the pairs,
-    it would cost at least its internal rival; if they differ, `Method.spread` forbids it. So a
-    plan's rate is always the rate of its placement by Fact 1.
+    No remaining external choice is on one machine. If `internal_ps_counts` equal the counts of the
+    pairs, such a choice costs at least its internal rival; if they differ, `Method.spread` forbids
+    it. So a plan's rate is always the rate of its placement by Fact 1.
 
     Returns four arrays. The first (slots, 2 * choices) has the costs of the external choices, then
     of the internal ones: inf without a placement, or for an external choice if an internal one is

@@ -4,8 +4,8 @@ Algorithm 4 rounds ``G`` times the relaxed solution repeatedly until the result 
 machine's outcome (workers up or down, parameter servers up or down) is independent. Feasibility
 depends on machines only through their own capacity and through the two totals. So the probability
 that a round is feasible is a convolution over machines, the number of rounds until success is
-geometric, and a feasible result can be drawn backwards through the convolution. The distribution is
-that of the loop, without the loop. `tests/oracles` has the loop.
+geometric, and a feasible result can be drawn backwards through the convolution. Results have the
+same distribution as those of the loop, which is in `tests/oracles`.
 
 The random generator is a hash of (seed, job, slot, workers, purpose), so that no draw depends on
 the order of calls.

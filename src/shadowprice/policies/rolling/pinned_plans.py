@@ -306,8 +306,8 @@ def forbidden_levels(state: State, slot: int) -> Flags:
     """Return the levels that jobs may not scale up to in the next slot; size 0 if all are allowed.
 
     - A pinned job that scales up for a slot must return to its plan and still complete in time.
-    - A promised job whose plan counts on a free first start in a later slot may start now only if
-      the slot's progress makes up for the restart that is no longer free.
+    - The plan of a promised job may count on a free first start in a later slot. The job may start
+      now only if this slot's progress makes up for the restart that the later slot then costs.
     - A job that can't be stopped keeps its level.
     """
     plan, jobs, arrays = state.plan, state.jobs, state.jobs.arrays

@@ -352,8 +352,8 @@ class Planner:
     def _plan_jointly(self, state: State, slot: int, pinned: PinnedPlans) -> JointPlan:
         """Plan promised jobs in order; after a failure, retry with the failed job in front.
 
-        If all orders fail, the plan is that of the last order, but its ``unplanned`` has the row
-        that failed in the first one.
+        If all orders fail, the plan comes from the last order, but its ``unplanned`` has the row
+        that failed in the first order.
         """
         order = self._by_promise(state, pinned)
         first: list[int] = []

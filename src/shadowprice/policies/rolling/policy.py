@@ -42,9 +42,9 @@ from shadowprice.policies.rolling.quotas import (
 )
 from shadowprice.policies.rolling.state import MAX_RUNS, BagTable, PinnedPlan, State
 
-# Without events, the next replanning comes after at most 1/20 of the shortest time that a waiting
-# job needs, because a waiting job that runs comes closer to a promise in each slot. With 1/50,
-# `rolling` earns as much, and plans twice as many slots.
+# Without events, replan after at most 1/20 of the shortest time that a waiting job needs: a waiting
+# job that runs comes closer to a promise in each slot. With 1/50, `rolling` earns as much, and
+# plans twice as many slots.
 _HOLD_DIVISOR: Final = 20
 # Maximum number of waiting jobs with plans, the densest first; others only get spare capacity.
 _MAX_PLANNED_AHEAD: Final = 256
@@ -629,8 +629,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _change_promise(self, row: int, reason: str, slot: int | None = None) -> Promise:
         """Return a new promise for a job whose promise can't be kept, or withdraw it.
 
-        With ``slot``, the promise is as late as that of a new job (`_promise_slot`); otherwise it
-        is the offer's target.
+        With ``slot``, the promise is as late as for a new job (`_promise_slot`); otherwise it is
+        the offer's target.
         """
         state, name = self._state, self._state.jobs.name(row)
         offer = self._planner.offer(state, row, np.zeros(2))
