@@ -56,7 +56,7 @@ class PinnedPlanner:
                 restart_gain = int(arrays.counted_gains[row, plan.level])
                 planned = plan.servers, plan.workers, plan.ps
                 stays = all(map(np.array_equal, jobs.placements.of_row(row), planned))
-                stays |= not jobs.start_costs[row]
+                stays |= not jobs.start_costs[row]  # its first start is free
                 first = gain if stays else restart_gain
                 end = slot + slots_needed(int(arrays.remaining[row]), first, gain) - 1
                 if end <= jobs.promise[row]:
@@ -230,6 +230,7 @@ class PinnedPlanner:
                 continue
             levels = np.full(jobs.row_count, -1)
             levels[row] = level
+            # The kernel places entries of a log, here the only one of this job.
             processes = arrays.worker_counts[row, [level]], arrays.ps_counts[row, [level]]
             log = PackingLog(np.array([1]), np.array([row]), *processes, levels)
             complete, placed = place_packed_jobs(
