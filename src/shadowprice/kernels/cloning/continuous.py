@@ -84,7 +84,7 @@ def best_response(
             if not relaxed:
                 value += math.log1p(-h)
                 slope_of_value += decay * h / (1.0 - h)
-        elif k > 0.0:
+        elif k > 0.0:  # more copies cost no more: go up
             value, slope_of_value = -1.0, 0.0
         else:
             value, slope_of_value = marginal, curvature
@@ -167,7 +167,7 @@ def _deadline_price(
     Newton in (ln k, ln sum phi), inside a bracket.
     """
     low, high = -np.inf, np.inf
-    x = math.log(k_start)
+    x = math.log(k_start)  # Newton's variable is ln k
     goal = math.log(program.budget)
     sweeps = 0
     for _ in range(_MAX_ITERATIONS):
@@ -239,9 +239,9 @@ def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
     for j in range(count.shape[0]):
         _, slope, _ = curve_of(columns, j, max(machines / total, 1.0))
         l += count[j] * abs(slope) / total
-    y = math.log(max(l, 1e-300))
-    rate = 0.0
-    last = 0.0
+    y = math.log(max(l, 1e-300))  # Newton's variable is ln l
+    rate = 0.0  # d ln k / dl
+    last_l = 0.0
     for _ in range(_MAX_ITERATIONS):
         l = math.exp(y)
         priced = needs_price
@@ -255,7 +255,7 @@ def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
                 k = mean_slope * inverse_decays / budget
                 rate = 0.0
             # Move ln k along the tangent of the curve sum phi = budget.
-            shift = min(max(rate * (l - last), -_SHIFT_LIMIT), _SHIFT_LIMIT)
+            shift = min(max(rate * (l - last_l), -_SHIFT_LIMIT), _SHIFT_LIMIT)
             k, inner_sweeps = _deadline_price(program, k * math.exp(shift), l, ratios, sums)
             sweeps += inner_sweeps
         else:
@@ -272,7 +272,7 @@ def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
         if priced and sums[2] > 0.0:
             fall -= sums[3] * sums[3] / sums[2]
             rate = -sums[3] / (sums[2] * k)
-        last = l
+        last_l = l
         step = excess / (l * fall) if fall > 0.0 else (1.0 if excess > 0.0 else -1.0)
         following = y + min(max(step, -_SHIFT_LIMIT), _SHIFT_LIMIT)
         if not low < following < high:

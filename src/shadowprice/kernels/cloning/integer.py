@@ -81,7 +81,7 @@ def balanced_options(
             changed_cost, _, _ = curve_of(columns, group, float(c))
             changed_phi = miss(decay[group], float(c), relaxed)
             next_penalty = max(changed_cost + k * changed_phi + l * c - base_value, 0.0)
-            for moved in range(1, count + 1):
+            for moved in range(1, count + 1):  # tasks with c copies; others are one step behind
                 total = (count - moved) * step_penalty + moved * next_penalty
                 if total > gap:
                     open_ended = False

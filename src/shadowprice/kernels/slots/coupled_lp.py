@@ -142,7 +142,7 @@ def _leaving_variable(path: Path, row_0: Row, row_1: Row, start: Row, along: Row
             if column_1 < 0 or owner_1 == owner_0:
                 continue
             value, row_w, row_s = 1.0 - x_1, -row_1.w, -row_1.s
-        down = -(row_w * along.w + row_s * along.s)
+        down = -(row_w * along.w + row_s * along.s)  # how far the variable falls along the line
         if down <= TIE * (abs(row_w * along.w) + abs(row_s * along.s)):
             continue
         when = max(value, 0.0) / down
