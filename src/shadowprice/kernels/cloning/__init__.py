@@ -1,1 +1,1 @@
-"""Speculative copies of tasks, against stragglers: the paper CSD (`design/0005-cloning.md`)."""
+"""Speculative copies of tasks against stragglers, as in CSD (`design/0005-cloning.md`)."""

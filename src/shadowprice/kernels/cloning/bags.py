@@ -179,7 +179,7 @@ def cheapest_copies(
 
 @inlined
 def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
-    """Write the probabilities of Binomial(n, p) that matter; return their first and last index."""
+    """Write the Binomial(n, p) probabilities that matter; return their first and last index."""
     if p >= 1.0:
         pmf[n] = 1.0
         return n, n

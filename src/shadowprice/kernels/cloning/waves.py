@@ -1,4 +1,4 @@
-"""Kernel of the heavily loaded regime: jobs of many tasks on fewer machines, one task on each.
+"""Kernel of the heavily loaded regime: jobs of many tasks on few machines of one task each.
 
 Events are arrivals, ends of tasks and, while machines idle, periodic checks of running tasks. On a
 free machine the rule starts the next waiting task of the first job in the queue, or a copy of a
@@ -180,7 +180,7 @@ def _arrive(
     distributions: DistributionTables,
     state: _RunState,
 ) -> float:
-    """Add the next job to the queue; return ``offered``, the work that has arrived, in seconds."""
+    """Add the next job to the queue; return ``offered``, the arrived work in seconds."""
     counts, queue, order = state.counts, state.queue, jobs.order
     job = counts[ARRIVED]
     counts[ARRIVED] += 1
@@ -215,7 +215,7 @@ def _assess_job(
 
 @inlined
 def _next_of_full(jobs: ArrivingJobs, tasks: Tasks, state: _RunState) -> tuple[int, bool]:
-    """Return the first task in the queue with less than all copies, and whether it runs already.
+    """Return the first task in the queue with less than all copies, and whether it runs.
 
     The task is -1 if there is none. For `EVERY_TASK`.
     """

@@ -206,7 +206,7 @@ def residue_costs(
     base: Integers,
     options: SlotOptions,
 ) -> Floats:
-    """Return the least reduced cost of deviations whose sum has each residue, shape (modulus,).
+    """Return the least reduced cost of deviations by residue of their sum, shape (modulus,).
 
     Any positive modulus gives valid bounds; the length of the break edge gives good bounds. An
     excess unit counts as a deviation of -1 at the price of a unit. The cost is ``inf`` for residues
@@ -251,7 +251,7 @@ def residue_costs(
 
 @inlined
 def _drop_infeasible(states: States, start: int, length: int, target: Target) -> int:
-    """Remove states whose residue other slots can't reach within the gap; return the new length."""
+    """Remove states that others can't complete within the gap; return the new length."""
     deviation, reduced, left, right = states
     need, gap, least = target.need, target.gap, target.least
     modulus = len(least)
@@ -439,7 +439,7 @@ def _add_equal_slots(
 def _best_pair(
     nodes: Integers, x: int, y: int, target: Target, states: States
 ) -> tuple[float, int, int]:
-    """Return the least cost of two nodes' states that reach the need together, and both states.
+    """Return the least cost of two nodes' states that reach the need, and both states.
 
     The cost is above the relaxation; ``inf`` if no pair reaches the need.
     """

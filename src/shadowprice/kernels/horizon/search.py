@@ -132,7 +132,7 @@ def round_up(
 
 @kernel
 def shrink(option: Integers, excess: int, class_of: Integers, options: SlotOptions) -> None:
-    """Lower options while ``excess`` units remain: the largest saving first, on ties the latest."""
+    """Lower options by up to ``excess`` units: the largest saving first, on ties the latest."""
     option_gain, option_cost = options.gain, options.cost
     while excess > 0:
         best = 0.0

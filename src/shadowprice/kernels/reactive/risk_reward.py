@@ -1,4 +1,4 @@
-"""The risk-reward heuristic, which ranks jobs by their gain and the cost of delaying other jobs.
+"""The risk-reward heuristic: rank jobs by their gain and the cost of delaying others.
 
 Irwin, Grit, Chase: "Balancing Risk and Reward in a Market-Based Task Service" (HPDC 2004). There a
 task fills one processor, loses value linearly while it waits, and is ranked by

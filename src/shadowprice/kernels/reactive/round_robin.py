@@ -22,7 +22,7 @@ def _distribute(
     cursor: int,
     allocated: Integers,
 ) -> int:
-    """Place ``count`` equal processes on the servers on which they fit, round robin; all or none.
+    """Place ``count`` equal processes round robin on servers with capacity; all or none.
 
     Processes are subtracted from ``free`` (servers, resources). ``allocated`` (servers,), zeros on
     entry, receives the number of processes on each server. ``cursor`` is the first server to try.

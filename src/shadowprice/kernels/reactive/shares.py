@@ -93,7 +93,7 @@ def min_ceiling(
     end: int,
     first: Integers,
 ) -> tuple[int, int]:
-    """Return the position of the least ceiling that completes before ``end``, and the completion.
+    """Return the position of the least ceiling that completes before ``end``, and when.
 
     Returns -1, -1 if no ceiling does. ``ceilings`` (count,) are the levels that may be ceilings,
     ascending. The other parameters are those of `completion_slot_of_new_job`. Neither ``gains`` nor

@@ -241,7 +241,7 @@ def _max_level_in_share(
 
 @allocation_free
 def fitting_levels(line: Timeline, jobs: JobArrays, row: int, mode: int, end: int) -> None:
-    """Write to `Timeline.fitting` the highest level, or -1, that fits intervals before ``end``."""
+    """Write to `Timeline.fitting` the highest level that fits intervals before ``end``."""
     intervals = line.used[0]
     k = 0
     # Two loops, because LLVM unrolls and inlines small bodies only.
@@ -279,7 +279,7 @@ class PlannedLevels(NamedTuple):
 
 
 class PackingLog(NamedTuple):
-    """Allocations of the first slot in packing order, so that servers are packed in that order."""
+    """Allocations of the first slot in packing order, in which servers are packed too."""
 
     used: Integers  # number of entries, shape (1,)
     row: Integers  # job of each entry

@@ -161,7 +161,7 @@ def _leaving_variable(path: Path, row_0: Row, row_1: Row, start: Row, along: Row
 
 @inlined
 def _entering_column(corners: Corners, path: Path, row: Row, duals: Row) -> tuple[int, int]:
-    """Return the column that the dual ratio test selects, or `NO_COLUMN`, and its class, or -1.
+    """Return the column that the dual ratio test selects, or `NO_COLUMN`, and its class.
 
     ``row`` is the row of the inverse of the leaving variable.
     """

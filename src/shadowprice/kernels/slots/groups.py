@@ -200,7 +200,7 @@ def roll_rows(steps: int, row_of: Integers, rows: Rows) -> None:
 
 @allocation_free
 def find_changed(n: int, changes: Changes, used: Integers, groups: Groups, rows: Rows) -> int:
-    """Write to ``rows.changed`` the candidates of a slot whose reservations its row doesn't show.
+    """Write to ``rows.changed`` the candidates whose reservations a slot's row doesn't show.
 
     ``n`` is the slot's position in ``changes``. Returns the number of these servers.
     """

@@ -58,7 +58,7 @@ ALL = constant(-1)
 
 
 class Pairs(NamedTuple):
-    """The pairs of workers and parameter servers to place; the last worker count is K of (3.2)."""
+    """Pairs of workers and parameter servers to place; the last worker count is K of (3.2)."""
 
     workers: Integers  # ascending, shape (choices,)
     ps_counts: Integers  # not decreasing, and at most the workers (3.5)

@@ -19,7 +19,7 @@ SAME_VERTEX = 1e-12
 
 
 class Slot(NamedTuple):
-    """The machines of one slot as one job sees them; machines with infinite prices aren't used."""
+    """Machines of one slot as one job sees them; those with infinite prices aren't used."""
 
     price_worker: Floats  # p^w of (3.22), not negative, shape (machines,)
     price_ps: Floats  # p^s of (3.22), not negative, shape (machines,)

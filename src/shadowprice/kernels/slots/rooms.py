@@ -85,7 +85,7 @@ def _choose_in_slot(
     fit_counts: Integers,
     chosen: Integers,
 ) -> None:
-    """Choose servers in a slot: first as in ``previous``, then the servers with the least capacity.
+    """Choose servers in a slot: first as in ``previous``, then those with least capacity.
 
     ``fit_counts`` is scratch space, and ``chosen`` gets the processes on each server.
     """

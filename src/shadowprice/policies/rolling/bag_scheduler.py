@@ -180,7 +180,7 @@ class BagScheduler:
         return False
 
     def _assign_servers(self, state: State, slot: int, job: Job, plan: CopyPlan) -> BagPlan | None:
-        """Assign the copies of a plan to servers that can hold them to its end; None if they can't.
+        """Assign the copies of a plan to servers that hold them to its end; None if none can.
 
         A plan that starts at once prefers servers without training jobs.
         """

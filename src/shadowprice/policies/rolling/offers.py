@@ -114,7 +114,7 @@ def end_waiting(state: JobState, refusal: Refusal) -> Decision:
 
 
 def refuse_late(job: Job, done: int, *, ends_first: bool) -> Refusal:
-    """Return the refusal of a job whose utility is 0 at ``done``, its earliest completion slot.
+    """Return the refusal of a job whose utility is 0 at its earliest completion, ``done``.
 
     ``ends_first`` is whether it would have a utility if the timespan didn't end before.
     """

@@ -1,4 +1,4 @@
-"""Joint plans of all promised jobs, and offers to single jobs in the capacity that they leave."""
+"""Joint plans of all promised jobs, and offers to single jobs in the remaining capacity."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Planner:
     def plan_together(
         self, state: State, slot: int, rows: Integers, due: Integers
     ) -> JointPlan | None:
-        """Return a joint plan of promised jobs and ``rows`` by expected progress; None if it fails.
+        """Return a joint plan of promised jobs and ``rows`` by expected progress, or None.
 
         The ``rows`` get no promise; each has to complete by the end of its slot in ``due``.
         """
