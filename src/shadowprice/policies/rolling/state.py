@@ -246,7 +246,7 @@ class BagTable:
                 self.lose_plan(name, "servers were lost")
                 continue
             if plan.end < slot:
-                self.lose_plan(name, "its tasks took longer than promised")
+                self.lose_plan(name, "its tasks lasted longer than was promised")
             else:
                 self.plans[name] = plan.reduced(slot, state.copies_running)
         # If servers shrank, plans that haven't started are removed, the latest first.
