@@ -143,7 +143,7 @@ def measure(machines: int, slots: int, state: str, ratio: int, placement: str) -
         seconds = 0.0
         for t in sample:
             k = choices.state_of[t]
-            place = (slots_of.price_worker[k], slots_of.price_server[k], slots_of.free[k])
+            place = (slots_of.price_worker[k], slots_of.price_ps[k], slots_of.free[k])
             seconds += highs_sweep(place, job.worker_counts, job.ps_counts, warm=False)[0]
         line += f" {1e3 * seconds * slots / len(sample):12,.0f} ms (scaled)"
     print(line, flush=True)

@@ -184,7 +184,7 @@ class Relaxation:
         gains = [progress for _, progress, _ in self._choices]
         jobs, windows = self.members, self.windows
         spans = [max(0, window.end - window.first) for window in windows]
-        servers = [ps_counts_for(job, workers) for job, workers in zip(jobs, counts, strict=True)]
+        ps_counts = [ps_counts_for(job, workers) for job, workers in zip(jobs, counts, strict=True)]
         worth = [job.utility.values(np.arange(span)) for job, span in zip(jobs, spans, strict=True)]
         return JobRows(
             first=np.array([window.first - self.start for window in windows], np.int64),
@@ -195,7 +195,7 @@ class Relaxation:
             ),
             choice_start=_offsets(counts),
             workers=_concatenate(counts),
-            servers=_concatenate(servers),
+            ps_counts=_concatenate(ps_counts),
             gains=_concatenate(gains),
             worth_start=_offsets(worth),
             worth=np.concatenate([np.zeros(0), *worth]),
@@ -344,7 +344,7 @@ class Relaxation:
         )
         payoffs = price_jobs(members, self._rows, worker, ps, gap, priced)
         use = np.einsum("kt,kpl->tpl", priced.workers, self._kind_shares[0])
-        use += np.einsum("kt,kpl->tpl", priced.servers, self._kind_shares[1])
+        use += np.einsum("kt,kpl->tpl", priced.ps, self._kind_shares[1])
         # The errors of the searches are relative to utilities, which add up to at most this.
         total = payoffs + _ROUNDING * float(self._largest[members].sum())
         return PricedJobs(ProvenPayoff(total), priced.payoff, priced.earned, use)

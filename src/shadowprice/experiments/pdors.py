@@ -332,9 +332,9 @@ def solve_interior(
     Where optima form a face, the solution is from its middle instead of a corner. Return workers
     and parameter servers, shape (pairs, 2, machines); nan if a pair has no solution.
     """
-    usable = np.flatnonzero(np.isfinite(slot.price_worker) & np.isfinite(slot.price_server))
+    usable = np.flatnonzero(np.isfinite(slot.price_worker) & np.isfinite(slot.price_ps))
     count = len(usable)
-    price = np.concatenate([slot.price_worker[usable], slot.price_server[usable]])
+    price = np.concatenate([slot.price_worker[usable], slot.price_ps[usable]])
     price /= max(float(price.max(initial=0.0)), 1e-300)
     limits = np.repeat([float(workers[-1]), float(servers[-1])], count)
     program = LinearProgram()
@@ -344,12 +344,12 @@ def solve_interior(
     ]
     program.row(weighted(columns[:count]), lower=0.0)
     program.row(weighted(columns[count:]), lower=0.0)
-    for resource in np.flatnonzero((slot.worker > 0) | (slot.server > 0)).tolist():
-        worker, server = float(slot.worker[resource]), float(slot.server[resource])
-        scale = max(worker, server)
+    for resource in np.flatnonzero((slot.worker > 0) | (slot.ps > 0)).tolist():
+        worker, ps = float(slot.worker[resource]), float(slot.ps[resource])
+        scale = max(worker, ps)
         for column, machine in enumerate(usable.tolist()):
             free = max(float(slot.free[machine, resource]), 0.0) / scale
-            program.row([(column, worker / scale), (column + count, server / scale)], upper=free)
+            program.row([(column, worker / scale), (column + count, ps / scale)], upper=free)
     solver = QuietHighs()
     for option, value in (("solver", "ipm"), ("run_crossover", "off"), ("presolve", "off")):
         solver.setOptionValue(option, value)

@@ -1,1 +1,1 @@
-"""Numba kernels on plain arrays; each has a slow twin in ``tests/oracles``."""
+"""Numba kernels on plain arrays; tests compare them with slow twins in ``tests/oracles``."""

@@ -4,7 +4,7 @@ from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import allocation_free, constant, inlined
 
 TOP = constant(0)
-"""Place of a heap's first entry."""
+"""Position of a heap's first entry, which is on top."""
 
 
 @inlined
@@ -14,44 +14,47 @@ def _is_above(key: Floats, tie: Integers, a: int, b: int) -> bool:
 
 
 @inlined
-def lift(heap: Integers, place: int, key: Floats, tie: Integers) -> None:
-    """Restore a heap after its last entry, at ``place``, was added; see `sink`."""
-    while place > 0:
-        parent = (place - 1) // 2
-        if not _is_above(key, tie, heap[place], heap[parent]):
+def lift(heap: Integers, position: int, key: Floats, tie: Integers) -> None:
+    """Restore a heap after its last entry, at ``position``, was added; see `sink`."""
+    while position > 0:
+        parent = (position - 1) // 2
+        if not _is_above(key, tie, heap[position], heap[parent]):
             break
-        heap[place], heap[parent] = heap[parent], heap[place]
-        place = parent
+        heap[position], heap[parent] = heap[parent], heap[position]
+        position = parent
 
 
 @allocation_free
 def sink(heap: Integers, size: int, key: Floats, tie: Integers) -> None:
-    """Restore a heap after its first entry changed.
+    """Restore a heap with the largest key on top after its first entry changed.
 
-    The first ``size`` entries of ``heap`` are the heap: distinct numbers, whose keys ``key`` has,
-    without NaN, and ``tie`` the order of those with equal keys.
+    The first ``size`` entries of ``heap`` are distinct indices of ``key`` and ``tie``. Of entries
+    with equal keys, the larger ``tie`` is above. No key is NaN.
     """
-    place = 0
+    position = 0
     entry = heap[0]
     while True:
-        child = 2 * place + 1
+        child = 2 * position + 1
         if child >= size:
             break
         if child + 1 < size and _is_above(key, tie, heap[child + 1], heap[child]):
             child += 1
         if not _is_above(key, tie, heap[child], entry):
             break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = entry
+        heap[position] = heap[child]
+        position = child
+    heap[position] = entry
 
 
 @allocation_free
-def sink_smallest(heap: Integers, size: int, place: int, key: Floats) -> None:
-    """Restore a heap, the smallest key and then the smallest number on top, below a place."""
-    entry = heap[place]
+def sink_smallest(heap: Integers, size: int, position: int, key: Floats) -> None:
+    """Restore a heap with the smallest key on top after the entry at ``position`` changed.
+
+    Of entries with equal keys, the smaller index is above.
+    """
+    entry = heap[position]
     while True:
-        child = 2 * place + 1
+        child = 2 * position + 1
         if child >= size:
             break
         below = heap[child]
@@ -61,6 +64,6 @@ def sink_smallest(heap: Integers, size: int, place: int, key: Floats) -> None:
                 child, below = child + 1, other
         if key[entry] < key[below] or (key[entry] == key[below] and entry < below):
             break
-        heap[place] = below
-        place = child
-    heap[place] = entry
+        heap[position] = below
+        position = child
+    heap[position] = entry

@@ -1,4 +1,4 @@
-"""Compilation of kernels, through numba's public interface and one undocumented option."""
+"""Compilation of kernels, through numba's public interface and its undocumented ``_nrt``."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Number = TypeVar("Number", int, bool)
 
 kernels: Final[dict[str, Any]] = {}
-"""Compiled functions by ``module.name``, without the package's own prefix."""
+"""Compiled functions by ``module.name``, for instance ``replanning.plans.best_plan``."""
 
-
-_NUMBERS: Final = {"None", "bool", "class", "float", "int", "tuple"}
-"""Words of annotations that contain no array."""
+_ARRAY_FREE_WORDS: Final = {"None", "bool", "class", "float", "int", "tuple"}
+"""Words of annotations without an array; the text of an evaluated one is ``<class 'int'>``."""
 
 
 def kernel(function: Function) -> Function:
@@ -37,8 +36,8 @@ def kernel(function: Function) -> Function:
     beside the sources, else in the user's cache folder. If none of them is writable, every process
     compiles again.
 
-    It releases the GIL while it runs, so that other threads answer requests. No other thread may
-    write its arrays meanwhile, nor read those that it writes.
+    A kernel releases the GIL while it runs, so that other threads answer requests. Meanwhile no
+    other thread may write its arrays, nor read arrays that it writes.
     """
     return _compile(function, inline="never")
 
@@ -58,12 +57,12 @@ def allocation_free(function: Function) -> Function:
 
     Numba counts the references to each array by atomic instructions, even when a loop only indexes
     an array of a record. In kernels over records of arrays, counting took 60 % of the time. This
-    decorator turns counting off. Compiling fails if the kernel allocates. It may call inlined
-    functions and kernels of its own sort only, because they inherit the option. Raises TypeError if
-    it returns an array: the caller would release a reference that was never counted.
+    decorator turns counting off (``_nrt``). Compiling fails if the kernel allocates. The kernel may
+    only call inlined functions and allocation-free kernels, because callees inherit the option.
+    Raises TypeError if it returns an array: its caller would release an uncounted reference.
     """
     returned = set(re.findall(r"\w+", str(function.__annotations__["return"])))
-    if not returned <= _NUMBERS:
+    if not returned <= _ARRAY_FREE_WORDS:
         raise TypeError(f"{function.__qualname__} returns an array")
     return _compile(function, inline="never", _nrt=False)
 
@@ -86,11 +85,11 @@ def _compile(function: Function, inline: str, **more_options: bool) -> Function:
 def constant(value: Number) -> Number:
     """Return a constant for arguments of kernels.
 
-    Numba compiles a kernel again for every Python literal that another kernel passes to it, because
-    the type of a literal contains its value. The type of a numpy number doesn't.
+    If a kernel passes Python literals to another, numba compiles the callee again for each value,
+    because the type of a literal contains its value. The type of a numpy number doesn't.
     """
-    made = np.bool_(value) if isinstance(value, bool) else np.int64(value)
-    return cast(Number, made)
+    number = np.bool_(value) if isinstance(value, bool) else np.int64(value)
+    return cast(Number, number)
 
 
 def cache_folder() -> Path | None:
@@ -109,7 +108,7 @@ def cache_folder() -> Path | None:
     return Path(configured) if configured and path.is_relative_to(configured) else path.parent
 
 
-_IMPORT: Final = re.compile(r"^from shadowprice\.kernels\.([\w.]+) import", re.MULTILINE)
+_KERNEL_IMPORT: Final = re.compile(r"^from shadowprice\.kernels\.([\w.]+) import", re.MULTILINE)
 
 
 def sources_digest() -> str:
@@ -124,10 +123,10 @@ def sources_digest() -> str:
 def _name_by_sources(function: Callable[..., object]) -> None:
     """Append a digest of a function's file and of the kernel files that it imports to its name.
 
-    Numba's cache distinguishes the functions of a file by their qualified names. It discards
-    machine code only if the function's own file changed, although the code contains the callees
-    too. It also unpickles the record types of the arguments before it checks that, which fails if a
-    new version has renamed them.
+    Numba's cache identifies the functions of a file by their qualified names. It only discards
+    machine code if the function's own file changed, although the code contains the callees too.
+    Before that check it unpickles the record types of the arguments, which fails if they were
+    renamed since. With the digest in the name, old entries are never found.
     """
     own = Path(function.__code__.co_filename)
     digest = hashlib.sha256()
@@ -139,19 +138,19 @@ def _name_by_sources(function: Callable[..., object]) -> None:
 @cache
 def _imported_files(file: Path) -> frozenset[Path]:
     """Return the kernel files that a file imports, directly or not."""
-    found: set[Path] = set()
-    waiting = [file]
-    while waiting:
-        source = waiting.pop()
+    imported_files: set[Path] = set()
+    pending = [file]
+    while pending:
+        source = pending.pop()
         if not source.exists():  # an installation from an archive has no files
             continue
-        for module in _IMPORT.findall(source.read_text(encoding="utf-8")):
+        for module in _KERNEL_IMPORT.findall(source.read_text(encoding="utf-8")):
             spec = find_spec(f"shadowprice.kernels.{module}")
             imported = Path(spec.origin) if spec is not None and spec.origin else file
-            if imported != file and imported not in found:
-                found.add(imported)
-                waiting.append(imported)
-    return frozenset(found)
+            if imported != file and imported not in imported_files:
+                imported_files.add(imported)
+                pending.append(imported)
+    return frozenset(imported_files)
 
 
 @cache

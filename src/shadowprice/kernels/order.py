@@ -22,7 +22,7 @@ def stable_order(values: NDArray[np.generic]) -> Integers:
     order, merged = np.empty(count, np.int64), np.empty(count, np.int64)
     for position in range(count):
         order[position] = position
-    width = 1
+    width = 1  # merge sort: runs of this length are sorted
     while width < count:
         for first in range(0, count, 2 * width):
             middle, last = min(first + width, count), min(first + 2 * width, count)

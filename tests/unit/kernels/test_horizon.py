@@ -201,7 +201,7 @@ def test_a_job_whose_gains_over_all_slots_exceed_int64_is_priced() -> None:
     one = np.array([1])
     rows = JobRows(
         first=np.array([0]), slots=np.array([slots]), required=np.array([2 * gain]),
-        kind=np.array([0]), choice_start=np.array([0, 1]), workers=one, servers=0 * one,
+        kind=np.array([0]), choice_start=np.array([0, 1]), workers=one, ps_counts=0 * one,
         gains=np.array([gain]), worth_start=np.array([0, slots]), worth=np.full(slots, 5.0),
         tail=np.zeros(1),
     )  # fmt: skip

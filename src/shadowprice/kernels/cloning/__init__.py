@@ -1,1 +1,1 @@
-"""Copies of tasks against stragglers (CSD)."""
+"""Speculative copies of tasks against stragglers, as in CSD (`design/0005-cloning.md`)."""

@@ -2,7 +2,8 @@
 
 A copy that runs when a slot starts uses one unit of capacity in that slot. A task that starts in r
 copies at the start of slot 0 still runs at the start of slot v with probability S(v)^r. So r copies
-cost ``c(r) = r * sum_v p_v S(v)^r`` in expectation: CSD's (5) with the price of the slot in it.
+cost ``c(r) = r * sum_v p_v S(v)^r`` in expectation: CSD's (5) with the price p_v of each slot.
+`cloning.curves` explains CSD's phi.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ MIN_PROBABILITY = 1e-20
 def copy_costs(log_survival: Floats, price: Floats, max_copies: int) -> Floats:
     """Return c(r), the expected cost of r = 1 to ``max_copies`` copies; shape (groups, copies).
 
-    ``log_survival`` (groups, slots) is ln S at the start of each slot after the start of the task,
-    0 in the first. ``price`` (slots,) is that of a unit of capacity in each slot.
+    ``log_survival`` (groups, slots) is ln S at the start of each slot, counted from the start of
+    the task, so 0 in the first. ``price`` (slots,) is the price of a unit of capacity.
     """
     groups, slots = log_survival.shape
     cost = np.zeros((groups, max_copies))
@@ -39,13 +40,16 @@ def copy_costs(log_survival: Floats, price: Floats, max_copies: int) -> Floats:
 
 
 @kernel
-def _next_vertex(cost: Floats, late: Floats, position: int, l: float) -> tuple[int, float]:
-    """Return the next vertex of the lower hull of (phi, c + l r), and the price of that step."""
+def _next_vertex(cost: Floats, phi: Floats, position: int, l: float) -> tuple[int, float]:
+    """Return the next vertex of the lower hull of (phi, c + l r), or -1, and the step's price.
+
+    The price is in cost per decrease of phi. Positions are copies less 1.
+    """
     best, slope = -1, np.inf
     for r in range(position + 1, len(cost)):
-        late_decrease = late[position] - late[r]
-        if late_decrease > 0.0:
-            step_price = (cost[r] - cost[position] + l * (r - position)) / late_decrease
+        phi_decrease = phi[position] - phi[r]
+        if phi_decrease > 0.0:
+            step_price = (cost[r] - cost[position] + l * (r - position)) / phi_decrease
             if step_price <= slope:
                 best, slope = r, step_price
     return best, slope
@@ -55,7 +59,7 @@ def _next_vertex(cost: Floats, late: Floats, position: int, l: float) -> tuple[i
 def _minimize(
     count: Integers,
     cost: Floats,
-    late: Floats,
+    phi: Floats,
     budget: float,
     l: float,
     copies: Integers,
@@ -63,9 +67,8 @@ def _minimize(
 ) -> tuple[bool, float]:
     """Minimise sum c + l r subject to sum phi <= budget by the break step; see `cheapest_copies`.
 
-    Returns whether the budget can be met, and a lower bound of the minimum. ``change`` receives the
-    exception of one group: the group, the number of its tasks with another number of copies, that
-    number, and the copies of one more task.
+    Returns whether the budget can be met, and a lower bound of the minimum. ``copies`` and
+    ``change`` are written as by `cheapest_copies`.
     """
     groups, max_copies = cost.shape
     total = 0.0
@@ -79,9 +82,9 @@ def _minimize(
             if cost[g, r] + l * r < cost[g, position] + l * position:
                 position = r
         copies[g] = position + 1
-        total += count[g] * late[g, position]
+        total += count[g] * phi[g, position]
         value += count[g] * (cost[g, position] + l * (position + 1))
-        following[g], slope[g] = _next_vertex(cost[g], late[g], position, l)
+        following[g], slope[g] = _next_vertex(cost[g], phi[g], position, l)
     while total > budget:
         g = 0
         for j in range(1, groups):
@@ -90,24 +93,22 @@ def _minimize(
         if slope[g] == np.inf:
             return False, value
         position, target_position = copies[g] - 1, following[g]
-        late_decrease = late[g, position] - late[g, target_position]
+        phi_decrease = phi[g, position] - phi[g, target_position]
         excess = total - budget
-        if excess <= late_decrease * count[g]:
-            tasks = min(math.ceil(excess / late_decrease), count[g])
-            # All of these tasks except the last move to the vertex; it moves as far as necessary.
-            target_late = (
-                late[g, position] - (excess - (tasks - 1) * late_decrease) + 1e-12 * budget
-            )
+        if excess <= phi_decrease * count[g]:
+            tasks = min(math.ceil(excess / phi_decrease), count[g])
+            # All of these tasks but one move to the vertex; the last moves as far as necessary.
+            target_phi = phi[g, position] - (excess - (tasks - 1) * phi_decrease) + 1e-12 * budget
             last = target_position
             for r in range(max_copies):
-                if late[g, r] <= target_late and cost[g, r] + l * r < cost[g, last] + l * last:
+                if phi[g, r] <= target_phi and cost[g, r] + l * r < cost[g, last] + l * last:
                     last = r
             change[0], change[1], change[2], change[3] = g, tasks - 1, target_position + 1, last + 1
             return True, value + slope[g] * excess
-        total -= late_decrease * count[g]
-        value += slope[g] * late_decrease * count[g]
+        total -= phi_decrease * count[g]
+        value += slope[g] * phi_decrease * count[g]
         copies[g] = target_position + 1
-        following[g], slope[g] = _next_vertex(cost[g], late[g], target_position, l)
+        following[g], slope[g] = _next_vertex(cost[g], phi[g], target_position, l)
     return True, value
 
 
@@ -136,27 +137,30 @@ def cheapest_copies(
 
     For given multipliers every group takes a vertex of the lower hull of (phi(r), c(r)). No shape
     of c is assumed, because prices that change from slot to slot violate Lemma 1. The cheapest
-    steps per decrease of phi along the hulls are taken until (6) holds; the last one only by some
-    of its tasks. If that needs too many copies, their price is raised.
+    steps per decrease of phi along the hulls are taken until (6) holds; only some tasks of a group
+    take the last step. If that needs too many copies, the price l of a copy is raised.
 
     Returns whether the copies meet both constraints, and a lower bound of the expected cost of
-    copies that meet (6). ``count`` (groups,) are the tasks, ``cost`` is of `copy_costs`, ``decay``
-    is a = -ln S at the deadline, ``budget`` is C and ``max_total`` the limit of all copies, (1b).
-    ``copies`` (groups,) and ``change`` (4,) are written: a group (-1 for none), the number of its
-    tasks with another number of copies, that number, and the copies of one more of its tasks.
+    copies that meet (6). ``count`` (groups,) are the numbers of tasks. ``cost`` comes from
+    `copy_costs`. ``decay`` is a = -ln S at the deadline, ``budget`` is C, and ``max_total`` is the
+    limit of all copies, (1b).
+
+    ``copies`` (groups,) receives the copies of each task. ``change`` (4,) receives exceptions in
+    one group, or -1. They are the group; the number of its tasks with other copies; the number of
+    these copies; and the copies of one more of its tasks.
     """
     groups, max_copies = cost.shape
-    late = np.empty((groups, max_copies))
+    phi = np.empty((groups, max_copies))
     for g in range(groups):
         for r in range(max_copies):
-            late[g, r] = miss(decay[g], r + 1.0, False)
-    is_feasible, bound = _minimize(count, cost, late, budget, 0.0, copies, change)
+            phi[g, r] = miss(decay[g], r + 1.0, False)
+    is_feasible, bound = _minimize(count, cost, phi, budget, 0.0, copies, change)
     if not is_feasible or _count_copies(count, copies, change) <= max_total:
         return is_feasible, bound
     scale = cost[:, 0].max() / max_total
     low, high = 0.0, scale
-    for _ in range(60):
-        _minimize(count, cost, late, budget, high, copies, change)
+    for _ in range(60):  # prices up to 4^60 times the scale
+        _minimize(count, cost, phi, budget, high, copies, change)
         if _count_copies(count, copies, change) <= max_total:
             break
         low, high = high, 4.0 * high
@@ -164,18 +168,18 @@ def cheapest_copies(
         return False, bound
     for _ in range(30):
         middle = 0.5 * (low + high)
-        _minimize(count, cost, late, budget, middle, copies, change)
+        _minimize(count, cost, phi, budget, middle, copies, change)
         if _count_copies(count, copies, change) <= max_total:
             high = middle
         else:
             low = middle
-    _minimize(count, cost, late, budget, high, copies, change)
+    _minimize(count, cost, phi, budget, high, copies, change)
     return True, bound
 
 
 @inlined
 def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
-    """Write the probabilities of a binomial that matter; return their first and last index."""
+    """Write the Binomial(n, p) probabilities that matter; return their first and last index."""
     if p >= 1.0:
         pmf[n] = 1.0
         return n, n
@@ -183,7 +187,7 @@ def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
         pmf[0] = 1.0
         return 0, 0
     mean = n * p
-    reach = 12.0 * math.sqrt(mean * (1.0 - p)) + 40.0
+    reach = 12.0 * math.sqrt(mean * (1.0 - p)) + 40.0  # beyond, all are below `MIN_PROBABILITY`
     low = max(0, int(mean - reach))
     high = min(n, int(mean + reach))
     log_factorial = math.lgamma(n + 1.0)
@@ -198,13 +202,13 @@ def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
 def reserve(tasks: Integers, copies: Integers, log_survival: Floats, level: float) -> Integers:
     """Return the units to reserve for copies in each slot, by a probability of falling short.
 
-    The number of copies that run at the start of slot v is ``sum_j r_j B_j`` with independent ``B_j
-    ~ Binomial(n_j, S_j(v)^r_j)``; the distributions are convolved exactly. ``tasks`` and ``copies``
-    (J,) are n and r, and ``log_survival`` (J, slots) is ln S_j at the start of each slot. ``level``
-    is the maximum probability that a slot has too few units.
+    The number of copies that run at the start of slot v is ``sum_j r_j B_j`` over groups j, with
+    independent ``B_j ~ Binomial(n_j, S_j(v)^r_j)``; the distributions are convolved exactly.
+    ``tasks`` and ``copies`` (groups,) are n and r, and ``log_survival`` (groups, slots) is ln S_j
+    at the start of each slot. ``level`` is the maximum probability that a slot has too few units.
 
-    The result (slots,) is at least the expected number (rounded down), and at most that of the slot
-    before. The first slot has all copies.
+    The result (slots,) has all copies in the first slot. In each other slot it is at least the
+    expected number (rounded down), and at most the result of the slot before.
     """
     rows, slots = log_survival.shape
     total = 0

@@ -1,8 +1,11 @@
 """Kernels of the Lagrangian bound on integer copies in CSD, the cloning problem with a deadline.
 
-For any prices k, l >= 0 the minimum of sum g + k (sum phi - C) + l (sum r - M) over integer copies
-is a lower bound of the cost, D(k, l). C is the budget of sum phi, M the number of machines, and r
-the copies of a task. These kernels find the prices that maximise it.
+For any prices k, l >= 0 a lower bound of the cost is
+
+    D(k, l) = min over integer copies of  sum g + k (sum phi - C) + l (sum r - M).
+
+C is the budget of sum phi, M the number of machines, and r the copies of a task. These kernels find
+the prices that maximise D. `curves` explains g and phi.
 """
 
 from __future__ import annotations
@@ -20,13 +23,14 @@ from shadowprice.kernels.order import stable_order
 def integer_responses(
     program: Program, k: float, l: float, ratios: Floats, copies: Integers
 ) -> tuple[float, float, int]:
-    """Minimise g + k phi + l r over integer r in every group.
+    """Minimise g + k phi + l r over integer r in every group, and write r to ``copies``.
 
-    Return the sums of the minimum, of phi and of r.
+    Returns the sums of the minima, of phi and of r over all tasks. ``ratios`` are the real
+    minimisers: starting points on entry, updated.
     """
     columns, max_copies, relaxed = program.columns, program.max_copies, program.relaxed
     count, decay = columns.tasks, columns.decay
-    value, late, used = 0.0, 0.0, 0
+    value, sum_phi, used = 0.0, 0.0, 0
     for j in range(count.shape[0]):
         r = response_of(program, j, k, l, ratios[j])
         ratios[j] = r
@@ -41,9 +45,9 @@ def integer_responses(
                 best = group_cost
                 copies[j] = c
         value += count[j] * best
-        late += count[j] * miss(decay[j], float(copies[j]), relaxed)
+        sum_phi += count[j] * miss(decay[j], float(copies[j]), relaxed)
         used += count[j] * copies[j]
-    return value, late, used
+    return value, sum_phi, used
 
 
 @kernel
@@ -52,39 +56,40 @@ def break_step(
 ) -> tuple[float, float, float]:
     """Maximise the bound over k at a fixed l; return k, the bound without -l M, and sum r.
 
-    The break step is the first that makes sum phi fit, as the break item in a knapsack problem. Two
-    prices around ``k_near`` bracket the break step; the steps between them, sorted by (cost of a
-    copy + l) / (fall of phi), are taken until sum phi is within the budget. ``copies`` receives the
-    choice just before the break step. Sum r is that of the relaxation.
+    A step is one more copy for each task of a group. The break step is the first that makes sum phi
+    fit, like the break item of a knapsack. Two prices around ``k_near`` bracket it. The steps
+    between them, sorted by (cost of a copy + l) / (fall of phi), are taken until sum phi is within
+    the budget. ``copies`` receives the choice just before the break step; the returned sum r takes
+    the break step in part.
     """
     columns, relaxed, budget = program.columns, program.relaxed, program.budget
     count, decay = columns.tasks, columns.decay
     groups = count.shape[0]
     upper = np.empty(groups, dtype=np.int64)
-    _, late, used = integer_responses(program, 0.0, l, ratios, copies)
-    if late <= budget:
+    _, sum_phi, used = integer_responses(program, 0.0, l, ratios, copies)
+    if sum_phi <= budget:
         value = 0.0
         for j in range(groups):
             cost, _, _ = curve_of(columns, j, float(copies[j]))
             value += count[j] * (cost + l * copies[j])
         return 0.0, value, float(used)
-    width = 1.02
+    factor = 1.02
     low = k_near
     while True:
-        low /= width
-        _, late, used = integer_responses(program, low, l, ratios, copies)
-        if late > budget:
+        low /= factor
+        _, sum_phi, used = integer_responses(program, low, l, ratios, copies)
+        if sum_phi > budget:
             break
-        # Squared each time: prices may differ by orders of magnitude from the estimate.
-        width *= width
-    width = 1.02
+        # Square the factor: the price may differ from the estimate by orders of magnitude.
+        factor *= factor
+    factor = 1.02
     high = k_near
     while True:
-        high *= width
-        _, cost_above, _ = integer_responses(program, high, l, ratios, upper)
-        if cost_above <= budget or high > 1e290:
+        high *= factor
+        _, sum_phi_above, _ = integer_responses(program, high, l, ratios, upper)
+        if sum_phi_above <= budget or high > 1e290:  # no finite price may suffice
             break
-        width *= width
+        factor *= factor
     steps = 0
     for j in range(groups):
         steps += upper[j] - copies[j]
@@ -108,11 +113,11 @@ def break_step(
         j = owner[order[i]]
         k = price[order[i]]
         # The break step is taken for a fraction of its group, as in a fractional knapsack.
-        wanted = (late - budget) / fall[order[i]]
+        wanted = (sum_phi - budget) / fall[order[i]]
         if wanted <= count[j]:
             machines += wanted
             break
-        late -= count[j] * fall[order[i]]
+        sum_phi -= count[j] * fall[order[i]]
         machines += count[j]
         copies[j] += 1
     value = -k * budget
@@ -127,10 +132,10 @@ def break_step(
 def integer_bound(
     program: Program, k_near: float, l_near: float, ratios: Floats, copies: Integers
 ) -> tuple[float, float, float]:
-    """Maximise the bound D(k, l) of this module's docstring over both prices; return k, l and D.
+    """Maximise the bound D(k, l) of this module over both prices; return k, l and D.
 
-    The inner problem over k is exact (`break_step`); its sum of machines is a subgradient in l, so
-    l is bisected. ``copies`` receives the minimisers just before the break step.
+    The inner problem over k is exact (`break_step`). Its sum r - M is a subgradient in l, whose
+    root is bracketed. ``copies`` receives the minimisers just before the break step.
     """
     machines = program.machines
     trial = np.empty_like(copies)

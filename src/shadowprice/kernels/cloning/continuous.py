@@ -1,8 +1,8 @@
 """Kernels of CSD's continuous problem: best responses to prices, KKT system, feasibility.
 
-A task (or a group of equal tasks) is five numbers: ``count`` of them, ``decay`` a = -ln S(T_d),
-``minimum`` and ``scale`` of the cost curve g(r) = minimum r + scale K(r), and the kind of K with
-its shape. The equations are CSD's.
+`curves.Columns` describes groups of equal tasks, the cost curve g and phi. The numbers r of copies
+are real here, and called ratios. k is the price of the deadline's constraint, sum phi <= C, and l
+the price of the machines' constraint, sum r <= M. The equations are CSD's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shadowprice.kernels.cloning.curves import Program, curve, curve_of, miss
 from shadowprice.kernels.jit import constant, inlined, kernel
 
 _SHIFT_LIMIT = 3.0  # maximum step of a multiplier's logarithm, because Newton may overshoot
-_MAX_ITERATIONS = 200  # iterations; the brackets shrink at every step, so searches end far earlier
+_MAX_ITERATIONS = 200  # brackets shrink at every step, so searches end far earlier
 
 ROOT = constant(0)
 
@@ -54,7 +54,7 @@ def best_response(
     l: float,
     start: float,
 ) -> float:
-    """Return the r in [1, most] that minimises g(r) + l r + k phi(r), (16).
+    """Return the r in [1, max_copies] that minimises g(r) + l r + k phi(r), (16).
 
     Newton on a r + ln(g' + l) [+ ln(1 - h)] = ln(k a), which is nearly linear in r, inside a
     bracket that shrinks at every step.
@@ -62,15 +62,15 @@ def best_response(
     low, high = 1.0, max_copies
     ratio = min(max(start, low), high)
     # Evaluate an end only when the search reaches it, which is rare with a warm start.
-    low_known, high_known = False, False
+    low_checked, high_checked = False, False
     if ratio == low:
         if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, low) >= 0.0:
             return low
-        low_known = True
+        low_checked = True
     if ratio == high:
         if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, high) <= 0.0:
             return high
-        high_known = True
+        high_checked = True
     if ratio in (low, high):
         ratio = math.sqrt(low * high)
     target = math.log(k * decay) if k > 0.0 else 0.0
@@ -80,19 +80,19 @@ def best_response(
         if k > 0.0 and marginal > 0.0:
             h = math.exp(-decay * ratio)
             value = decay * ratio + math.log(marginal) - target
-            steep = decay + curvature / marginal
+            slope_of_value = decay + curvature / marginal
             if not relaxed:
                 value += math.log1p(-h)
-                steep += decay * h / (1.0 - h)
-        elif k > 0.0:
-            value, steep = -1.0, 0.0
+                slope_of_value += decay * h / (1.0 - h)
+        elif k > 0.0:  # more copies cost no more: go up
+            value, slope_of_value = -1.0, 0.0
         else:
-            value, steep = marginal, curvature
+            value, slope_of_value = marginal, curvature
         if value < 0.0:
             low = ratio
         else:
             high = ratio
-        following = ratio - value / steep if steep > 0.0 else -1.0
+        following = ratio - value / slope_of_value if slope_of_value > 0.0 else -1.0
         # If g' + l is almost 0, its logarithm is steep and steps are tiny far from the root. So a
         # small step ends the search only if the equation holds. Newton squares the error: a step
         # of 1e-6 leaves about 1e-12.
@@ -100,14 +100,14 @@ def best_response(
         if solved and low <= following <= high and abs(following - ratio) <= 1e-6 * ratio:
             return following
         if not low < following < high or (not solved and abs(following - ratio) <= 1e-6 * ratio):
-            if not low_known and following <= low:
+            if not low_checked and following <= low:
                 if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, low) >= 0.0:
                     return low
-                low_known = True
-            if not high_known and value < 0.0:
+                low_checked = True
+            if not high_checked and value < 0.0:
                 if _excess(kind, shape, minimum, scale, rows, decay, relaxed, k, l, high) <= 0.0:
                     return high
-                high_known = True
+                high_checked = True
             if high - low <= 1e-12 * high:
                 return low
             following = math.sqrt(low * high)
@@ -128,7 +128,7 @@ def response_of(program: Program, group: int, k: float, l: float, start: float) 
 
 @kernel
 def sweep(program: Program, k: float, l: float, ratios: Floats, sums: Floats) -> None:
-    """Compute the best response to (k, l) of every group, and the sums for the outer search.
+    """Compute the best response of every group to (k, l), and sums over all tasks.
 
     ``ratios`` has the previous responses on entry. ``sums`` receives: sum phi, sum r, -d sum phi /
     dk, -d sum phi / dl (equal to -d sum r / dk), and -d sum r / dl.
@@ -162,16 +162,19 @@ def sweep(program: Program, k: float, l: float, ratios: Floats, sums: Floats) ->
 def _deadline_price(
     program: Program, k_start: float, l: float, ratios: Floats, sums: Floats
 ) -> tuple[float, int]:
-    """Find k with sum phi = budget at a fixed l; Newton in (ln k, ln sum phi), bracketed."""
+    """Find k with sum phi = budget at a fixed l; return it and the number of sweeps.
+
+    Newton in (ln k, ln sum phi), inside a bracket.
+    """
     low, high = -np.inf, np.inf
-    x = math.log(k_start)
+    x = math.log(k_start)  # Newton's variable is ln k
     goal = math.log(program.budget)
     sweeps = 0
     for _ in range(_MAX_ITERATIONS):
         k = math.exp(x)
         sweep(program, k, l, ratios, sums)
         sweeps += 1
-        excess = math.log(sums[0]) - goal if sums[0] > 0.0 else -700.0
+        excess = math.log(sums[0]) - goal if sums[0] > 0.0 else -700.0  # ln of the least float
         if abs(excess) <= 1e-12:
             break
         if excess > 0.0:
@@ -199,8 +202,8 @@ def _deadline_price(
 def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
     """Solve the KKT system (8)-(11) for the continuous numbers of copies.
 
-    Returns the multipliers k of the deadline and l of (1b), and the number of passes over the
-    groups. ``ratios`` (groups,) are the copies: written, without a warm start.
+    Returns the multipliers k and l, and the number of sweeps over the groups. ``ratios`` (groups,)
+    receives the copies; its content on entry isn't used.
     """
     columns, budget, machines = program.columns, program.budget, program.machines
     count, decay = columns.tasks, columns.decay
@@ -212,18 +215,21 @@ def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
     if not needs_price and sums[1] <= machines:
         return 0.0, 0.0, sweeps
     # Theorem 1's numbers start the search, for the ratios as for k.
-    inverse = (count / decay).sum()
-    share = 0.0
+    inverse_decays = (count / decay).sum()
+    mean_slope = 0.0
     for j in range(count.shape[0]):
         ratios[j] = min(
-            max(math.log(decay[j] * inverse / budget) / decay[j], 1.0), float(program.max_copies[j])
+            max(math.log(decay[j] * inverse_decays / budget) / decay[j], 1.0),
+            float(program.max_copies[j]),
         )
         _, slope, _ = curve_of(columns, j, ratios[j])
-        share += count[j] * max(slope, 1e-9 * abs(slope)) / total
-    share = max(share, 1e-300)
+        mean_slope += count[j] * max(slope, 1e-9 * abs(slope)) / total
+    mean_slope = max(mean_slope, 1e-300)
     k = 0.0
     if needs_price:
-        k, inner_sweeps = _deadline_price(program, share * inverse / budget, 0.0, ratios, sums)
+        k, inner_sweeps = _deadline_price(
+            program, mean_slope * inverse_decays / budget, 0.0, ratios, sums
+        )
         sweeps += inner_sweeps
         if sums[1] <= machines * (1.0 + 1e-12):
             return k, 0.0, sweeps
@@ -233,9 +239,9 @@ def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
     for j in range(count.shape[0]):
         _, slope, _ = curve_of(columns, j, max(machines / total, 1.0))
         l += count[j] * abs(slope) / total
-    y = math.log(max(l, 1e-300))
-    rate = 0.0
-    last = 0.0
+    y = math.log(max(l, 1e-300))  # Newton's variable is ln l
+    rate = 0.0  # d ln k / dl
+    last_l = 0.0
     for _ in range(_MAX_ITERATIONS):
         l = math.exp(y)
         priced = needs_price
@@ -246,10 +252,10 @@ def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
             priced = sums[0] > budget
         if priced:
             if k == 0.0:
-                k = share * inverse / budget
+                k = mean_slope * inverse_decays / budget
                 rate = 0.0
             # Move ln k along the tangent of the curve sum phi = budget.
-            shift = min(max(rate * (l - last), -_SHIFT_LIMIT), _SHIFT_LIMIT)
+            shift = min(max(rate * (l - last_l), -_SHIFT_LIMIT), _SHIFT_LIMIT)
             k, inner_sweeps = _deadline_price(program, k * math.exp(shift), l, ratios, sums)
             sweeps += inner_sweeps
         else:
@@ -266,7 +272,7 @@ def optimum(program: Program, ratios: Floats) -> tuple[float, float, int]:
         if priced and sums[2] > 0.0:
             fall -= sums[3] * sums[3] / sums[2]
             rate = -sums[3] / (sums[2] * k)
-        last = l
+        last_l = l
         step = excess / (l * fall) if fall > 0.0 else (1.0 if excess > 0.0 else -1.0)
         following = y + min(max(step, -_SHIFT_LIMIT), _SHIFT_LIMIT)
         if not low < following < high:
@@ -286,9 +292,9 @@ def min_copies(
     """Add copies where sum phi decreases most, until it is within budget or all machines are used.
 
     sum phi is separable and convex, so the greedy order is exact. It falls by many orders of
-    magnitude, so it is summed again whenever it has halved. ``copies`` (all 1 on entry) receives
-    the copies of every task of a group. Returns sum phi, the number of machines, and the group of
-    which the first ``used - sum count * copies`` tasks have one more copy, or -1.
+    magnitude, so it is summed again whenever it has halved. ``copies`` (groups,), all 1 on entry,
+    receives the copies of each task. Returns sum phi, the number ``used`` of machines, and a group
+    or -1: the first ``used - sum count * copies`` tasks of this group have one more copy.
     """
     groups = count.shape[0]
     gain = np.empty(groups)
@@ -368,20 +374,17 @@ def subgradient(
     iterations: int,
     ratios: Floats,
 ) -> tuple[float, float, int, float]:
-    """Run Algorithm 1 in scaled multipliers.
-
-    k is the price of the deadline's constraint, sum phi <= C, and l the price of the machines'
-    constraint, sum r <= M; both limits are above 0.
+    """Run Algorithm 1 in scaled multipliers. Both limits, C and M, are above 0.
 
     Step t moves k by gamma_t ``k_scale`` (sum phi - C) and l by gamma_t ``l_scale`` (sum r - M)
-    with gamma_t = 1 / (1 + t / ``step_decay``): the sum of steps diverges and that of their squares
-    converges (Theorem 2). Scaling a step by s equals Algorithm 1 with the constraint multiplied by
-    sqrt(s).
+    with gamma_t = 1 / (1 + t / ``step_decay``). The sum of steps diverges, and the sum of their
+    squares converges (Theorem 2). Scaling a step by s equals Algorithm 1 with the constraint
+    multiplied by sqrt(s).
 
-    Returns k, l, the number of iterations, and the larger share by which a constraint is violated,
-    or loose at a positive price. It stops when both constraints hold, or bind, within the share
-    ``tolerance`` of C and of M. ``ratios`` (groups,) are the initial copies of a task, and the last
-    responses on return.
+    Returns k, l, the number of iterations, and the larger relative violation of the two
+    constraints. A constraint with a positive price is also violated if it is loose. The loop stops
+    once the violation is at most ``tolerance``. ``ratios`` (groups,) are the initial copies of a
+    task, and the last responses on return.
     """
     budget, machines = program.budget, program.machines
     sums = np.zeros(5)

@@ -1,4 +1,8 @@
-"""Kernels of CSD's cost curve g(r) = r * integral of S^r, (5), and of the miss measure phi(r)."""
+"""Kernels of CSD's cost curve g(r) = r * integral of S^r, (5), and of the miss measure phi(r).
+
+g is the expected machine time of a task in r copies, S the survival function of a copy's duration.
+phi limits the probability that a task misses the deadline T_d: sum phi <= C over all tasks.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,16 @@ from shadowprice.kernels.jit import inlined, kernel
 
 
 class Columns(NamedTuple):
-    """Groups of equal tasks, as parallel arrays of shape (groups,); the equations are CSD's."""
+    """Groups of equal tasks, as parallel arrays of shape (groups,).
+
+    The cost curve is g(r) = minimum r + scale K(r).
+    """
 
     tasks: Integers  # number of tasks in each group
     decay: Floats  # a = -ln S(T_d)
-    minimum: Floats  # of the cost curve, in seconds
-    scale: Floats  # of the cost curve, in seconds
-    kind: Integers  # form of the curve: `PARETO`, `WEIBULL` or `TABLE`
+    minimum: Floats  # in seconds
+    scale: Floats  # in seconds
+    kind: Integers  # form of K: `PARETO`, `WEIBULL` or `TABLE`
     shape: Floats  # parameter of the form, if it has one
     table: Integers  # row of `tables`
     tables: Floats  # tabulated curves K, dK/dx, d2K/dx2 in x = ln r, shape (tables, knots, 3)
@@ -35,7 +42,7 @@ class Program(NamedTuple):
 
 @inlined
 def _table_curve(rows: Floats, ratio: float) -> tuple[float, float, float]:
-    """Return K, K' and K'' of the quintic Hermite piece around ln r."""
+    """Return K, K' and K'' at r, by the quintic Hermite piece around ln r."""
     x = math.log(ratio) / KNOT_STEP
     knot = min(max(int(x), 0), rows.shape[0] - 2)
     s = x - knot
@@ -100,6 +107,6 @@ def curves(columns: Columns, groups: Integers, ratios: Floats, out: Floats) -> N
 
 @inlined
 def miss(decay: float, ratio: float, relaxed: bool) -> float:
-    """Return phi(r): h = S^r under (7), -ln(1 - h) under (6)."""
+    """Return phi(r) with h = S(T_d)^r: h if ``relaxed`` (7), otherwise -ln(1 - h) (6)."""
     h = math.exp(-decay * ratio)
     return h if relaxed else -math.log1p(-h)

@@ -1,4 +1,4 @@
-"""Kernel for random copies: the minimum over the copies of each task."""
+"""Kernel for simulated durations: a task ends with the first of its copies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def min_over_copies(numbers: Floats, copies: Integers, minimum: Floats) -> None:
     ``numbers`` (trials, sum of copies) has a number per copy; the copies of a task are adjacent.
     """
     for trial in range(numbers.shape[0]):
-        place = 0
+        position = 0
         for task in range(copies.shape[0]):
-            smallest = numbers[trial, place]
-            for copy in range(place + 1, place + copies[task]):
+            smallest = numbers[trial, position]
+            for copy in range(position + 1, position + copies[task]):
                 smallest = min(smallest, numbers[trial, copy])
             minimum[trial, task] = smallest
-            place += copies[task]
+            position += copies[task]

@@ -5,7 +5,9 @@ For any k, l >= 0 a choice of integer copies costs
     sum g = D(k, l) + sum of penalties + k (C - sum phi) + l (M - sum r)
 
 A penalty is the excess of a task's g + k phi + l r over its minimum over integer r. All terms but
-the first are >= 0 for a choice that meets both constraints.
+the first are >= 0 for a choice that meets both constraints. So a choice that beats a known one by
+cost has penalties below the gap to D; the search visits only such choices. `bound` explains D, k
+and l, and `curves` g and phi.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from shadowprice.kernels.jit import kernel
 def min_penalties(
     program: Program, k: float, l: float, copies: Integers, min_penalty: Floats
 ) -> None:
-    """Find each group's smallest penalty of a move; rounding may make it slightly negative."""
+    """Write each group's smallest penalty of one copy more or less for a task.
+
+    Rounding may make it slightly negative.
+    """
     columns, relaxed = program.columns, program.relaxed
     decay = columns.decay
     for j in range(decay.shape[0]):
@@ -53,9 +58,10 @@ def balanced_options(
 ) -> int:
     """List changes of a group's total copies with a penalty within the gap; return their number.
 
-    If g is convex in r, the cheapest way to have a total number of copies is to distribute it
-    evenly. The first change is of 0 copies. If the arrays are too short, the result exceeds their
-    length by 1.
+    If g is convex in r, the cheapest way to have a total number of copies is an even distribution
+    over the group's ``count`` tasks. ``base`` is the copies of each task before. ``penalty``,
+    ``lateness`` (change of sum phi) and ``change`` (of copies) are written; the first change is 0.
+    If the arrays are too short, the result exceeds their length by 1.
     """
     columns, relaxed = program.columns, program.relaxed
     decay = columns.decay
@@ -75,7 +81,7 @@ def balanced_options(
             changed_cost, _, _ = curve_of(columns, group, float(c))
             changed_phi = miss(decay[group], float(c), relaxed)
             next_penalty = max(changed_cost + k * changed_phi + l * c - base_value, 0.0)
-            for moved in range(1, count + 1):
+            for moved in range(1, count + 1):  # tasks with c copies; others are one step behind
                 total = (count - moved) * step_penalty + moved * next_penalty
                 if total > gap:
                     open_ended = False
@@ -109,9 +115,12 @@ def multisets(
     out_late: Floats,
     out_machines: Integers,
 ) -> int:
-    """List the numbers of a group's tasks that make each move, within the gap; count the ways.
+    """List the ways to distribute a group's ``count`` tasks over moves, within the gap.
 
-    Row 0 has no moves. Returns ``limit + 1`` if there are more than ``limit``.
+    A move changes a task's copies, at a ``penalty``, a change of phi (``lateness``) and of copies
+    (``machines``), all (moves,). Row w of ``chosen`` receives how many tasks make each move, and
+    the other results their sums; row 0 has no moves. Returns the number of ways, ``limit + 1`` if
+    there are more than ``limit``.
     """
     moved = np.zeros(moves, dtype=np.int64)
     ways = 0
@@ -150,7 +159,7 @@ def multisets(
 
 
 class Sums(NamedTuple):
-    """Changes by moves, as arrays of shape (ways,): a group's options, or states of the search."""
+    """Sums of changes, as arrays of shape (ways,): a group's options, or states of the search."""
 
     penalty: Floats  # sums of penalties
     late: Floats  # changes of sum phi
@@ -175,11 +184,12 @@ class Limits(NamedTuple):
 def extend(
     states: Sums, options: Sums, limits: Limits, new: Sums, parent: Integers, option: Integers
 ) -> int:
-    """Combine every state with every option of the next group, and keep those that can still win.
+    """Combine every state with every option of the next group; keep states that can still win.
 
     Options are sorted by penalty. A state is kept if the remaining groups can still bring both sums
-    within their slack, with penalties and unused slack worth less than the gap. Returns the number
-    of states; if the arrays are too short, one more than their length.
+    within their slack, with penalties and unused slack worth less than the gap. ``new`` receives
+    the states, ``parent`` and ``option`` what each combines. Returns the number of states; if the
+    arrays are too short, one more than their length.
     """
     size = 0
     for s in range(states.penalty.shape[0]):
@@ -223,8 +233,9 @@ def list_undominated(
 ) -> int:
     """List the states that no other state beats in cost, lateness and machines at once.
 
-    ``order`` sorts by machines (if they matter), then lateness. The cost relative to the bound is
-    penalty - k late - l machines. Returns the number of states, which are written to ``keep``.
+    ``order`` sorts by machines if ``by_machines``, then by lateness. Only states with equal
+    machines are compared then. The cost relative to the bound is penalty - k late - l machines.
+    Returns the number of states, which are written to ``keep``.
     """
     size = 0
     best = np.inf

@@ -1,4 +1,4 @@
-"""Forms of CSD's cost curve; a separate module, because importing it needs no compiler."""
+"""Forms of K in CSD's cost curve, in a module that imports no compiler."""
 
 from typing import Final
 

@@ -11,31 +11,34 @@ from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import kernel
 
 MIN_LOG_SURVIVAL = -35.0
-"""Minimum of ln S; a task that reaches it is assumed never to end by itself."""
+"""Minimum of ln S: survival stays constant from there, as if the task never ended."""
 
 
 class DistributionTables(NamedTuple):
     """Distributions of durations at unit scale, as arrays of shape (distributions,)."""
 
-    tables: Floats  # ln S at knots in ln t, shape (distributions, knots)
-    begins: Floats  # first knot
+    tables: Floats  # ln S at equidistant knots in ln t, shape (distributions, knots)
+    begins: Floats  # ln t of the first knot
     steps: Floats  # distance of knots
     means: Floats
-    paying: Floats  # age from which a copy costs no machine time
+    paying: Floats  # age of a task from which one more copy costs no machine time
 
 
 class Tasks(NamedTuple):
     """Distributions and progress of tasks, as arrays of shape (tasks,)."""
 
-    distribution: Integers
+    distribution: Integers  # row of `DistributionTables`
     scale: Floats  # factor of the distribution's durations
     done: Flags
     copies: Integers  # number of started copies
-    begun: Floats  # start of each copy, shape (tasks, maximum copies)
+    copy_starts: Floats  # start of each copy, shape (tasks, maximum copies)
 
 
 class Gains(NamedTuple):
-    """Flowtime that one more copy of each task saves, and its extra machine time, in seconds."""
+    """Flowtime (of its job) that one more copy of each task saves, and extra machine time.
+
+    Both are in seconds.
+    """
 
     saving: Floats
     extra: Floats
@@ -68,10 +71,11 @@ def assess(
 ) -> None:
     """Evaluate one more copy now of each running task of a job: saved flowtime and extra cost.
 
-    The alternative is not "never": a task whose newest copy reaches the age ``paying`` of its
-    distribution gets another copy then, because from that age on a copy costs no machine time (a
-    heavy-tailed task that has run long will run longer). So with S_i(t) = product over the present
-    copies of S(age + t) / S(age), a new copy's survival S_0, and d the time until that age,
+    The alternative to a copy now is a copy later, not none: a task whose newest copy reaches the
+    age ``paying`` of its distribution gets another copy then. From that age on a copy costs no
+    machine time, because a heavy-tailed task that has run long will run longer. Let S_i(t) be the
+    product over the present copies of S(age + t) / S(age), S_0 the survival of a new copy, and d
+    the time until that age. Then
 
     - without: B_i(t) = S_i(t) up to d, S_i(t) S_0(t - d) after it. If d <= 0, the evaluated task
       gets no later copy, B_i = S_i. Of the other tasks, those with d <= 0 get their copy now, and
@@ -82,22 +86,22 @@ def assess(
     - extra machine time: (n + 1) integral of S_i S_0 less the integral of B_i times the copies
       running then.
 
-    Integrals use the trapezoid rule on ``unit``, scaled by the mean and the longest time that a
-    task of the job has run. The job's tasks from ``low`` to ``high`` have started, and
-    ``is_complete`` says whether those are all of them.
+    Integrals use the trapezoid rule on the grid ``unit``. The grid is scaled by the largest sum of
+    a task's mean duration and its run time so far. The job's tasks in ``[low, high)`` have started;
+    ``is_complete`` is whether these are all its tasks.
     """
-    distribution, scale, done, copies, begun = tasks
+    distribution, scale, done, copies, copy_starts = tasks
     tables, begins, steps, means, paying = distributions
-    max_copies = begun.shape[1]
+    max_copies = copy_starts.shape[1]
     points = unit.shape[0]
     span = 0.0
     for task in range(low, high):
         if not done[task]:
             mean = means[distribution[task]] * scale[task]
-            span = max(span, mean + now - begun[task, 0])
-    present = np.empty((high - low, points))
-    without = np.empty((high - low, points))
-    finished = np.zeros(points)
+            span = max(span, mean + now - copy_starts[task, 0])
+    present = np.empty((high - low, points))  # S_i
+    without = np.empty((high - low, points))  # B_i, with a later copy
+    finished = np.zeros(points)  # logarithm of the product of 1 - B_i
     for task in range(low, high):
         if done[task]:
             continue
@@ -108,16 +112,18 @@ def assess(
         wait = np.inf
         if copies[task] < max_copies:
             wait = max(
-                paying[distribution[task]] * size - (now - begun[task, copies[task] - 1]), 0.0
+                paying[distribution[task]] * size - (now - copy_starts[task, copies[task] - 1]), 0.0
             )
         log_survived = 0.0
         for c in range(copies[task]):
-            log_survived += log_survival(table, begin, step, (now - begun[task, c]) / size)
+            log_survived += log_survival(table, begin, step, (now - copy_starts[task, c]) / size)
         for g in range(points):
             time = unit[g] * span
             value = -log_survived
             for c in range(copies[task]):
-                value += log_survival(table, begin, step, (now - begun[task, c] + time) / size)
+                value += log_survival(
+                    table, begin, step, (now - copy_starts[task, c] + time) / size
+                )
             present[row, g] = math.exp(min(value, 0.0))
             without[row, g] = present[row, g]
             if time > wait:
@@ -132,7 +138,7 @@ def assess(
         begin, step = begins[distribution[task]], steps[distribution[task]]
         size = scale[task]
         count = float(copies[task])
-        wait = paying[distribution[task]] * size - (now - begun[task, copies[task] - 1])
+        wait = paying[distribution[task]] * size - (now - copy_starts[task, copies[task] - 1])
         extra_time, saved_time = 0.0, 0.0
         previous_longer, previous_sooner = 1.0, 0.0
         for g in range(1, points):

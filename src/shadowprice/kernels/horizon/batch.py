@@ -1,7 +1,7 @@
 """The exact search over slots for all jobs of a set at once, at prices that they share.
 
-A certificate prices thousands of jobs hundreds of times. One call for all of them costs what the
-searches cost; a call per job costs twice as much.
+A certificate prices thousands of jobs hundreds of times. A call for each job takes twice as long as
+one call for all jobs.
 """
 
 from typing import NamedTuple
@@ -14,28 +14,29 @@ from shadowprice.kernels.jit import kernel
 
 
 class JobRows(NamedTuple):
-    """Windows, choices and utilities of jobs; an array has a row for each job, unless said."""
+    """Windows of slots, choices and utilities of jobs; most arrays have a row for each job."""
 
     first: Integers  # first slot of the window
     slots: Integers  # length of the window
     required: Integers  # progress units
     kind: Integers  # row of the job in the prices; jobs of a kind have the same demands
-    choice_start: Integers  # first of its entries in workers, servers and gains; one row more
+    # First entry of each job in the next three arrays, which list all jobs' choices; one row more.
+    choice_start: Integers
     workers: Integers
-    servers: Integers
-    gains: Integers
-    worth_start: Integers  # first of its entries in worth; one row more
-    worth: Floats  # utility by slot of the window
+    ps_counts: Integers
+    gains: Integers  # progress units in a slot
+    worth_start: Integers  # first entry of each job in `worth`; one row more
+    worth: Floats  # utility of completing in each slot of the window
     tail: Floats  # utility of completing after the window, at no cost
 
 
 class JobSchedules(NamedTuple):
     """Results, written by `price_jobs`."""
 
-    payoff: Floats  # bound on the payoff of each job
+    payoff: Floats  # upper bound on the payoff of each job
     earned: Floats  # utility of each job's schedule
-    workers: Integers  # of all schedules, (kinds, slots)
-    servers: Integers
+    workers: Integers  # sums over all schedules, (kinds, slots)
+    ps: Integers  # the same of parameter servers
 
 
 @kernel
@@ -43,7 +44,7 @@ def price_jobs(
     members: Integers,
     rows: JobRows,
     worker_price: Floats,
-    server_price: Floats,
+    ps_price: Floats,
     gap: float,
     result: JobSchedules,
 ) -> float:
@@ -54,10 +55,10 @@ def price_jobs(
     schedules are added to those of the result.
     """
     (
-        first, slots, required, kind, choice_start, workers, servers, gains, worth_start, worth,
+        first, slots, required, kind, choice_start, workers, ps_counts, gains, worth_start, worth,
         tail,
     ) = rows  # fmt: skip
-    payoff, earned, used_workers, used_servers = result
+    payoff, earned, used_workers, used_ps = result
     total = 0.0
     for job in members:
         begin, end = choice_start[job], choice_start[job + 1]
@@ -67,15 +68,15 @@ def price_jobs(
         best_gain = 0
         for c in range(begin, end):
             best_gain = max(best_gain, gains[c])
-        # Divided, because the product may exceed int64.
+        # Whether the window suffices: a quotient, because the product may exceed int64.
         if span > 0 and best_gain >= -(-required[job] // span):
             row = kind[job]
             cost = np.empty((span, end - begin))
             for t in range(span):
                 worker = worker_price[row, first[job] + t]
-                server = server_price[row, first[job] + t]
+                ps = ps_price[row, first[job] + t]
                 for c in range(begin, end):
-                    cost[t, c - begin] = workers[c] * worker + servers[c] * server
+                    cost[t, c - begin] = workers[c] * worker + ps_counts[c] * ps
             utility = worth[worth_start[job] : worth_start[job] + span]
             completion, _, _, choice, bound = search_slots(
                 cost, gains[begin:end], required[job], utility, gap
@@ -86,6 +87,6 @@ def price_jobs(
                 for t in range(completion + 1):
                     if choice[t] >= 0:
                         used_workers[row, first[job] + t] += workers[begin + choice[t]]
-                        used_servers[row, first[job] + t] += servers[begin + choice[t]]
+                        used_ps[row, first[job] + t] += ps_counts[begin + choice[t]]
         total += payoff[job]
     return total

@@ -2,7 +2,8 @@
 
 The search over slots is a multiple-choice knapsack: at most one choice per slot, gather
 ``required`` units at least cost (OASiS problem (28); PD-ORS (3.16)). Its linear relaxation needs
-only the lower convex hull of each slot's choices. One more slot can only lower the break slope. So
+only the lower convex hull of each slot's choices: it takes hull edges by rising slope (cost per
+unit), the last of them, the *break edge*, in part. One more slot can only lower the break slope. So
 one pass over the slots, with a heap of the steepest edge that each slot still takes, gives the
 relaxation for every completion slot.
 """
@@ -31,7 +32,7 @@ class SlotOptions(NamedTuple):
     choice: Integers  # -1 for doing nothing
     option_count: Integers
     hull: Integers  # options on the hull
-    slope: Floats  # slope of the hull's edge that ends at the option; the first is unused
+    slope: Floats  # cost per unit on the hull's edge that ends at the option; the first is unused
     hull_count: Integers  # number of options on the hull
 
 
@@ -58,14 +59,14 @@ def equal_slots(cost: Floats) -> tuple[Integers, Integers]:
     class_of = np.empty(slots, np.int64)
     first = np.empty(slots, np.int64)
     weight = np.empty(choices)
-    for j in range(choices):
+    for j in range(choices):  # multiples of the golden ratio never repeat
         weight[j] = 0.5 + (0.6180339887498949 * (j + 1)) % 1.0
-    print_of = np.empty(slots)
-    print_bits = print_of.view(np.int64)
+    fingerprint = np.empty(slots)
+    fingerprint_bits = fingerprint.view(np.int64)
     size = 16
     while size < 4 * slots:
         size *= 2
-    table = np.full(size, -1, np.int64)
+    table = np.full(size, -1, np.int64)  # hash table of classes
     classes = 0
     for t in range(slots):
         total = 0.0
@@ -75,28 +76,28 @@ def equal_slots(cost: Floats) -> tuple[Integers, Integers]:
                 total += value * weight[j]
             else:
                 total += weight[j]
-        print_of[t] = total
-        bits = print_bits[t]
-        place = (bits ^ (bits >> 21) ^ (bits >> 43)) & (size - 1)
+        fingerprint[t] = total
+        bits = fingerprint_bits[t]
+        bucket = (bits ^ (bits >> 21) ^ (bits >> 43)) & (size - 1)
         while True:
-            first_slot = table[place]
-            if first_slot < 0:
-                table[place] = classes
+            candidate = table[bucket]
+            if candidate < 0:
+                table[bucket] = classes
                 first[classes] = t
                 class_of[t] = classes
                 classes += 1
                 break
-            other = first[first_slot]
-            if print_of[other] == total:
+            other = first[candidate]
+            if fingerprint[other] == total:
                 same = True
                 for j in range(choices):
                     if cost[other, j] != cost[t, j]:
                         same = False
                         break
                 if same:
-                    class_of[t] = first_slot
+                    class_of[t] = candidate
                     break
-            place = (place + 1) % size
+            bucket = (bucket + 1) % size
     return class_of, first[:classes].copy()
 
 
@@ -104,9 +105,9 @@ def equal_slots(cost: Floats) -> tuple[Integers, Integers]:
 def slot_options(cost: Floats, gain: Integers, first: Integers) -> SlotOptions:
     """Return the options of each class of slots, of which ``first`` (classes,) is one slot.
 
-    ``cost`` (slots, choices) is that of every choice in every slot, ``inf`` if infeasible. ``gain``
-    (choices,) are the units of each choice. An option is dominated if another gains as much for no
-    more. Doing nothing is option 0 even if a free choice dominates it.
+    ``cost`` (slots, choices) has every choice in every slot, ``inf`` if infeasible. ``gain``
+    (choices,) are the units of each choice. An option is dominated if another gains as much at no
+    higher cost. Doing nothing is option 0 even if a free choice dominates it.
     """
     classes = len(first)
     choices = len(gain)
@@ -176,26 +177,26 @@ def slot_options(cost: Floats, gain: Integers, first: Integers) -> SlotOptions:
 def relaxations(
     class_of: Integers, required: int, options: SlotOptions
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the linear relaxation and a rounded solution for every completion slot, in one pass.
+    """Return bounds on the cost for every completion slot, and the break slopes, in one pass.
 
-    ``class_of`` (slots,) is the class of each slot. The result has three arrays (slots,): the cost
-    of the relaxation over slots 0..t (``inf`` if they can't gather enough); the cost of the
-    feasible solution with all of the break edge; the slope of that edge, the price of a unit.
+    ``class_of`` (slots,) is the class of each slot. Returns three arrays (slots,): the cost of the
+    relaxation over slots 0..t (``inf`` if they can't gather enough); the cost of the feasible
+    solution that takes all of the break edge; the slope of that edge, the price of a unit.
     """
     option_gain, option_cost, _, _, hull, slope, hull_count = options
     slots = len(class_of)
     lower = np.full(slots, np.inf)
     upper = np.full(slots, np.inf)
     multiplier = np.zeros(slots)
-    taken = np.zeros(slots, np.int64)
-    steepest = np.zeros(slots)
-    spent = np.zeros(slots)
+    taken = np.zeros(slots, np.int64)  # number of hull edges that each slot takes
+    steepest = np.zeros(slots)  # slope of the last of them
+    spent = np.zeros(slots)  # cost of all of them
     heap = np.empty(slots, np.int64)
-    number = np.arange(slots)
+    tie = np.arange(slots)
     size = 0
     gathered = 0
     feasible = False
-    limit = np.inf
+    break_slope = np.inf
     for t in range(slots):
         k = class_of[t]
         low = 0
@@ -203,7 +204,7 @@ def relaxations(
         if feasible:
             while low < high:  # edges less steep than the break edge
                 middle = (low + high + 1) // 2
-                if slope[k, middle] < limit:
+                if slope[k, middle] < break_slope:
                     low = middle
                 else:
                     high = middle - 1
@@ -215,7 +216,7 @@ def relaxations(
             spent[t] = option_cost[k, hull[k, low]]
             gathered += option_gain[k, hull[k, low]]
             heap[size] = t
-            lift(heap, size, steepest, number)
+            lift(heap, size, steepest, tie)
             size += 1
         if gathered < required:
             continue
@@ -227,7 +228,7 @@ def relaxations(
             end = taken[s]
             edge = option_gain[c, hull[c, end]] - option_gain[c, hull[c, end - 1]]
             if gathered - edge < required:
-                limit = steepest[s]
+                break_slope = steepest[s]
                 break
             gathered -= edge
             taken[s] = end - 1
@@ -237,13 +238,13 @@ def relaxations(
                 heap[0] = heap[size]
             else:
                 steepest[s] = slope[c, end - 1]
-            sink(heap, size, steepest, number)
+            sink(heap, size, steepest, tie)
         # Sum again: removed edges may exceed the sum by orders of magnitude, and so would their
         # rounding errors.
         total = 0.0
         for s in range(t + 1):
             total += spent[s]
         upper[t] = total
-        lower[t] = max(0.0, total - limit * (gathered - required))
-        multiplier[t] = limit
+        lower[t] = max(0.0, total - break_slope * (gathered - required))
+        multiplier[t] = break_slope
     return lower, upper, multiplier

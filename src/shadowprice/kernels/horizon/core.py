@@ -6,11 +6,11 @@ Operational Research 83, 1995), with additions for slots that are equal or nearl
 - *Reduced costs.* At the multiplier of the linear relaxation every option has a reduced cost
   >= 0. A solution costs the relaxation, plus its reduced costs, plus the multiplier times its
   excess units. Only options whose reduced cost fits into the gap survive.
-- *Lists.* Partial solutions are lists of undominated (deviation from the relaxation, reduced cost),
-  extended slot by slot. Two lists cover separate slots, so that neither covers all of them, and are
-  combined at the end.
+- *Lists.* A partial solution has a deviation (units gathered beyond the base options, which the
+  relaxation takes in full) and a reduced cost. Lists of undominated ones are extended slot by slot.
+  Two lists cover separate slots, so that neither covers all slots, and are combined at the end.
 - *Equal slots.* m equal slots are built by doubling. Any 2h of them split into two halves whose
-  deviations differ by at most the spread of one slot, so a window of about two spreads around the
+  deviations differ by at most the spread of one slot. So a window of about two spreads around the
   deviation still needed is enough at every level.
 - *Residues* (Gomory's group relaxation). At the break slope, taking or leaving an entire break
   edge costs nothing, so only the deviation modulo the length of that edge is hard to compensate. If
@@ -18,7 +18,7 @@ Operational Research 83, 1995), with additions for slots that are equal or nearl
   path on a circle. Unlike convex hulls, this bound counts parameter servers as integers. States
   that the other slots can't compensate within the gap are dropped.
 - *Windows.* A partial solution must be able to reach the requirement with the remaining slots.
-  Beyond the upper end of a window only the cheapest is kept, because it can replace all others.
+  Above the window of useful deviations only the cheapest state is kept: it can replace the others.
 
 No list has a limit: the search is exact.
 """
@@ -43,27 +43,26 @@ TABLE_LIMIT = 1 << 22
 
 
 class States(NamedTuple):
-    """A list of partial solutions, with the entries of two lists that make each of them."""
+    """A list of partial solutions, each the sum of an entry of two other lists."""
 
     deviation: Integers  # strictly decreasing
-    reduced: Floats
-    left: Integers
-    right: Integers
+    reduced: Floats  # reduced costs
+    left: Integers  # entry of the first list; for a single slot, the option
+    right: Integers  # entry of the second list; -1 for a single slot
 
 
 class Target(NamedTuple):
     """The deviation that a solution must reach, and the bounds by which states are dropped."""
 
-    need: int
+    need: int  # deviation to reach
     gap: float  # maximum reduced cost
-    multiplier: float  # price of a unit: added to a state's reduced cost for each of deviation
+    multiplier: float  # price of a unit of deviation
     slack: float  # a state is dominated by one that gathers as much for at most this more
     least: Floats  # result of `residue_costs`; empty for no bound
 
 
 @inlined
 def _empty_states(size: int) -> States:
-    """Return a list with space for some states."""
     return States(
         np.empty(size, np.int64), np.empty(size), np.empty(size, np.int64), np.empty(size, np.int64)
     )
@@ -71,7 +70,7 @@ def _empty_states(size: int) -> States:
 
 @inlined
 def _combine_table(a: States, b: States, low: int, high: int, target: Target) -> States:
-    """Combine two lists through a table over deviations ``low..high``."""
+    """Combine two lists through a table over deviations ``low..high``; see `_combine`."""
     ax, ar, bx, br = a.deviation, a.reduced, b.deviation, b.reduced
     gap, multiplier, slack = target.gap, target.multiplier, target.slack
     best = np.full(high - low + 1, np.inf)
@@ -79,14 +78,14 @@ def _combine_table(a: States, b: States, low: int, high: int, target: Target) ->
     above_cost = np.inf
     above = -1
     for j in range(len(bx)):
-        room = gap - br[j]
+        max_reduced = gap - br[j]
         for i in range(len(ax)):
-            if ar[i] > room:
+            if ar[i] > max_reduced:
                 continue
             d = ax[i] + bx[j]
             r = ar[i] + br[j]
             if d > high:
-                c = r + multiplier * d
+                c = r + multiplier * d  # compares states of different deviations
                 if c < above_cost:
                     above_cost = c
                     above = i * len(bx) + j
@@ -123,7 +122,10 @@ def _combine_table(a: States, b: States, low: int, high: int, target: Target) ->
 
 @kernel
 def _combine_merge(a: States, b: States, low: int, high: int, target: Target) -> States:
-    """Combine two lists by merging a shifted copy of the first for each entry of the second."""
+    """Combine two lists by merging a shifted copy of the first for each entry of the second.
+
+    The window is as in `_combine`.
+    """
     ax, ar, bx, br = a.deviation, a.reduced, b.deviation, b.reduced
     gap, multiplier, slack = target.gap, target.multiplier, target.slack
     n = 0
@@ -133,19 +135,19 @@ def _combine_merge(a: States, b: States, low: int, high: int, target: Target) ->
             new = _empty_states(2 * (n + len(ax)))
         shift = bx[j]
         extra = br[j]
-        room = gap - extra
+        max_reduced = gap - extra
         i = 0
         p = 0
         m = 0
         cheapest = np.inf
         while True:
-            while i < len(ax) and ar[i] > room:
+            while i < len(ax) and ar[i] > max_reduced:
                 i += 1
-            old = p < n
-            fresh = i < len(ax) and ax[i] + shift >= low
-            if not old and not fresh:
+            has_merged = p < n
+            has_shifted = i < len(ax) and ax[i] + shift >= low
+            if not has_merged and not has_shifted:
                 break
-            if old and (not fresh or merged.deviation[p] >= ax[i] + shift):
+            if has_merged and (not has_shifted or merged.deviation[p] >= ax[i] + shift):
                 d, r = merged.deviation[p], merged.reduced[p]
                 left, right = merged.left[p], merged.right[p]
                 p += 1
@@ -179,7 +181,7 @@ def _part(states: States, start: int, length: int) -> States:
 
 @inlined
 def _combine(a: States, b: States, low: int, high: int, target: Target) -> States:
-    """Return the undominated sums of two lists in a window, and the cheapest one above it."""
+    """Return the undominated sums of two lists in ``low..high``, and the cheapest one above."""
     ax, bx = a.deviation, b.deviation
     pairs = len(ax) * len(bx)
     if pairs == 0:
@@ -187,7 +189,7 @@ def _combine(a: States, b: States, low: int, high: int, target: Target) -> State
     bottom = max(low, ax[-1] + bx[-1])
     top = min(high, ax[0] + bx[0])
     span = top - bottom + 1
-    if 0 < span <= min(TABLE_LIMIT, 2 * pairs + 64):
+    if 0 < span <= min(TABLE_LIMIT, 2 * pairs + 64):  # faster than merging unless mostly empty
         return _combine_table(a, b, bottom, top, target)
     if len(ax) >= len(bx):
         return _combine_merge(a, b, low, high, target)
@@ -204,9 +206,9 @@ def residue_costs(
     base: Integers,
     options: SlotOptions,
 ) -> Floats:
-    """Return the least reduced cost of any deviations whose sum has a given residue, (modulus,).
+    """Return the least reduced cost of deviations by residue of their sum, shape (modulus,).
 
-    Any positive modulus gives valid bounds; the length of the break edge gives good ones. One
+    Any positive modulus gives valid bounds; the length of the break edge gives good bounds. An
     excess unit counts as a deviation of -1 at the price of a unit. The cost is ``inf`` for residues
     that no deviations below ``gap`` reach. The other parameters are those of `best_deviation`.
     """
@@ -230,13 +232,15 @@ def residue_costs(
         extra = step_cost[step]
         if extra >= minimum[step]:
             continue
-        a = modulus
+        divisor = modulus
         b = step
         while b != 0:
-            a, b = b, a % b
-        for start in range(a):  # the step walks a circles, each twice round
+            divisor, b = b, divisor % b
+        # The step leads from each residue around one of ``divisor`` circles. The second time around
+        # passes the minimum on to the residues before it.
+        for start in range(divisor):
             x = start
-            for _ in range(2 * (modulus // a)):
+            for _ in range(2 * (modulus // divisor)):
                 y = x + step
                 if y >= modulus:
                     y -= modulus
@@ -247,15 +251,15 @@ def residue_costs(
 
 @inlined
 def _drop_infeasible(states: States, start: int, length: int, target: Target) -> int:
-    """Remove states whose residue other slots can't fix within the gap; return the new length."""
+    """Remove states that others can't complete within the gap; return the new length."""
     deviation, reduced, left, right = states
-    need, gap, minimum = target.need, target.gap, target.least
-    modulus = len(minimum)
+    need, gap, least = target.need, target.gap, target.least
+    modulus = len(least)
     if modulus == 0:
         return length
     n = start
     for i in range(start, start + length):
-        if reduced[i] + minimum[(need - deviation[i]) % modulus] <= gap:
+        if reduced[i] + least[(need - deviation[i]) % modulus] <= gap:
             deviation[n] = deviation[i]
             reduced[n] = reduced[i]
             left[n] = left[i]
@@ -266,18 +270,18 @@ def _drop_infeasible(states: States, start: int, length: int, target: Target) ->
 
 @kernel
 def _reserve(states: States, need: int) -> States:
-    """Return the arena of states with at least ``need`` entries."""
-    held = len(states.deviation)
-    if need <= held:
+    """Return the array of all nodes' states, grown to at least ``need`` entries."""
+    size = len(states.deviation)
+    if need <= size:
         return states
-    grown = _empty_states(max(need, 2 * held))
+    grown = _empty_states(max(need, 2 * size))
     _write(states, grown, 0)
     return grown
 
 
 @inlined
 def _write(states: States, target: States, start: int) -> None:
-    """Copy states into an arena, from a position on."""
+    """Copy states into ``target`` from position ``start`` on."""
     for s in range(len(states.deviation)):
         target.deviation[start + s] = states.deviation[s]
         target.reduced[start + s] = states.reduced[s]
@@ -289,7 +293,7 @@ def _write(states: States, target: States, start: int) -> None:
 def _combine_nodes(
     nodes: Integers, node: int, x: int, y: int, low: int, high: int, target: Target, states: States
 ) -> States:
-    """Store the combination of nodes ``x`` and ``y`` as ``node`` (rows: start, length, x, y)."""
+    """Store the combination of nodes ``x`` and ``y`` as ``node``; see `_deviation_below`."""
     first, second = _part(states, nodes[x, 0], nodes[x, 1]), _part(states, nodes[y, 0], nodes[y, 1])
     sums = _combine(first, second, low, high, target)
     start, length = nodes[node - 1, 0] + nodes[node - 1, 1], len(sums.deviation)
@@ -336,13 +340,13 @@ def _add_leaf(
     target: Target,
     states: States,
 ) -> tuple[float, States]:
-    """Store a class's options within the gap as node ``used``, if there are others than the base.
+    """Store a class's options within the gap as node ``used``, if any differs from the base.
 
-    Returns the smallest reduced cost of leaving the base; infinite without a node.
+    Returns the smallest reduced cost of another option, ``inf`` without one.
     """
     g0 = options.gain[k, base]
     c0 = options.cost[k, base]
-    minimum = target.least
+    least = target.least
     start = nodes[used - 1, 0] + nodes[used - 1, 1]
     states = _reserve(states, start + options.gain.shape[1])
     n = 0
@@ -351,9 +355,7 @@ def _add_leaf(
         d = options.gain[k, i] - g0
         r = max(0.0, (options.cost[k, i] - c0) - target.multiplier * d)
         if r <= target.gap and (
-            len(minimum) == 0
-            or r + minimum[(target.need - d) % len(minimum)] <= target.gap
-            or i == base
+            len(least) == 0 or r + least[(target.need - d) % len(least)] <= target.gap or i == base
         ):
             states.deviation[start + n] = d
             states.reduced[start + n] = r
@@ -379,17 +381,17 @@ def _add_equal_slots(
     low: int,
     high: int,
     maximum: int,
-    fewest: int,
+    minimum: int,
     target: Target,
     states: States,
 ) -> tuple[int, States]:
     """Store the sums of ``m`` > 1 equal slots as nodes from ``used`` on; return the next node.
 
     The last node has the sums of all of them, whose deviations must be from ``low`` to ``high``.
-    ``maximum`` and ``fewest`` are the deviations of one slot.
+    ``maximum`` and ``minimum`` are the deviations of one slot.
     """
     # Windows from all slots of the class down to one; at odd sizes a single slot is added.
-    spread = maximum - fewest
+    spread = maximum - minimum
     levels = 0
     size = m
     while size > 1:
@@ -406,12 +408,12 @@ def _add_equal_slots(
         if size % 2 == 1:
             low -= maximum
             if high < FAR:
-                high -= fewest
+                high -= minimum
         half = size // 2
-        # Relative to `fewest` per slot, sums are >= 0, and halves differ by one spread.
-        low = (low - 2 * half * fewest - spread) // 2 + half * fewest
+        # Relative to `fewest` per slot, sums are >= 0; two halves differ by at most one spread.
+        low = (low - 2 * half * minimum - spread) // 2 + half * minimum
         if high < FAR:
-            high = (high - 2 * half * fewest + spread + 1) // 2 + half * fewest
+            high = (high - 2 * half * minimum + spread + 1) // 2 + half * minimum
         size = half
     node = leaf
     for level in range(levels - 1, -1, -1):
@@ -420,7 +422,7 @@ def _add_equal_slots(
         if sizes[level] % 2 == 1:
             low -= maximum
             if high < FAR:
-                high -= fewest
+                high -= minimum
         states = _combine_nodes(nodes, used, node, node, low, high, target, states)
         node = used
         used += 1
@@ -437,7 +439,10 @@ def _add_equal_slots(
 def _best_pair(
     nodes: Integers, x: int, y: int, target: Target, states: States
 ) -> tuple[float, int, int]:
-    """Return the least excess of a state of each of two nodes that reach the need, and both."""
+    """Return the least cost of two nodes' states that reach the need, and both states.
+
+    The cost is above the relaxation; ``inf`` if no pair reaches the need.
+    """
     deviation, reduced = states.deviation, states.reduced
     xs = nodes[x, 0]
     ys = nodes[y, 0]
@@ -463,17 +468,21 @@ def _best_pair(
 def _deviation_below(
     target: Target, copies: Integers, base: Integers, options: SlotOptions
 ) -> tuple[float, Integers]:
-    """Solve `best_deviation` for one gap."""
+    """Solve `best_deviation` for one gap.
+
+    Rows of ``nodes``: start and length of a list in ``states``, and the two nodes that it combines.
+    For a single slot these are -1 and the class, for the empty solution -1 and -1.
+    """
     classes = len(copies)
     need, gap, multiplier = target.need, target.gap, target.multiplier
     count = np.zeros(options.gain.shape, np.int64)
     total = 0
     for k in range(classes):
         total += copies[k]
+    # Ample: a leaf and two combinations for each class, and at most two for each doubling of slots.
     nodes = np.empty((4 * classes + 64 * 8 + 2 * total, 4), np.int64)
     states = _empty_states(1024)
-    # Node 0 is the empty solution.
-    nodes[0, 0] = 0
+    nodes[0, 0] = 0  # node 0 is the empty solution
     nodes[0, 1] = 1
     nodes[0, 2] = -1
     nodes[0, 3] = -1
@@ -496,48 +505,48 @@ def _deviation_below(
         start = nodes[used, 0]
         reach_up += copies[k] * states.deviation[start]
         reach_down += copies[k] * states.deviation[start + nodes[used, 1] - 1]
-        rank[k] = nearest / (gap + nearest)
+        rank[k] = nearest / (gap + nearest)  # below 1
         if copies[k] > 1:
             rank[k] += float(copies[k])
         used += 1
     open_classes = used - 1
-    # Each unit above the need costs the multiplier, so this many exceed the gap.
+    # Each unit above the need costs the multiplier, so deviations above the ceiling exceed the gap.
     ceiling = FAR
-    if multiplier * 1e15 > gap:
+    if multiplier * 1e15 > gap:  # the quotient fits into int64
         ceiling = need + int(gap / multiplier) + 1
 
-    x = 0
+    x = 0  # nodes of the two lists, both empty at first
     y = 0
     for k in stable_order(rank)[:open_classes]:
         p = leaf[k]
         start = nodes[p, 0]
         maximum = states.deviation[start]
-        fewest = states.deviation[start + nodes[p, 1] - 1]
+        minimum = states.deviation[start + nodes[p, 1] - 1]
         reach_up -= copies[k] * maximum
-        reach_down -= copies[k] * fewest
+        reach_down -= copies[k] * minimum
         if nodes[x, 1] == 0 or nodes[y, 1] == 0:
             return np.inf, count
-        x_most = states.deviation[nodes[x, 0]]
-        x_fewest = states.deviation[nodes[x, 0] + nodes[x, 1] - 1]
-        y_most = states.deviation[nodes[y, 0]]
-        y_fewest = states.deviation[nodes[y, 0] + nodes[y, 1] - 1]
+        x_max = states.deviation[nodes[x, 0]]
+        x_min = states.deviation[nodes[x, 0] + nodes[x, 1] - 1]
+        y_max = states.deviation[nodes[y, 0]]
+        y_min = states.deviation[nodes[y, 0] + nodes[y, 1] - 1]
         if copies[k] > 1:
             high = FAR
             if ceiling < FAR:
-                high = ceiling - reach_down - x_fewest - y_fewest
+                high = ceiling - reach_down - x_min - y_min
             used, states = _add_equal_slots(
-                nodes, used, p, copies[k], need - reach_up - x_most - y_most, high, maximum, fewest,
+                nodes, used, p, copies[k], need - reach_up - x_max - y_max, high, maximum, minimum,
                 target, states,
             )  # fmt: skip
             p = used - 1
         # Extend the shorter of the two lists, so that their products stay small.
         if nodes[x, 1] > nodes[y, 1]:
             x, y = y, x
-            y_most, y_fewest = x_most, x_fewest
+            y_max, y_min = x_max, x_min
         high = FAR
         if ceiling < FAR:
-            high = ceiling - reach_down - y_fewest
-        states = _combine_nodes(nodes, used, x, p, need - reach_up - y_most, high, target, states)
+            high = ceiling - reach_down - y_min
+        states = _combine_nodes(nodes, used, x, p, need - reach_up - y_max, high, target, states)
         x = used
         used += 1
 
@@ -576,7 +585,7 @@ def best_deviation(
     if 1 < modulus <= MODULUS_LIMIT:
         minimum = residue_costs(modulus, gap, multiplier, copies, base, options)
         bound = minimum[need % modulus]
-    # Lists grow steeply with the gap, and the optimum is mostly near the bound: try narrow first.
+    # Lists grow steeply with the gap, and the optimum is mostly near the bound: widen it in steps.
     for part in (0.04, 0.2, 1.0):
         narrow = bound + part * (gap - bound)
         if bound >= gap or narrow <= 0.0:

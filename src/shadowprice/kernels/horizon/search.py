@@ -5,8 +5,8 @@ subproblem: given the cost of every choice in every slot, gather ``required`` un
 choice per slot, and maximise utility(completion slot) - cost. `best_schedule` solves it exactly for
 any costs and gains, convex and monotone or not. Completion slots are visited by decreasing bound on
 their payoff (`horizon.bounds`), and solved exactly (`horizon.core`) only while the bound beats the
-best schedule so far. With a gap, it must beat it by more than the gap, and the remaining bounds
-prove the quality of the schedule.
+best schedule so far. With a gap, the bound must beat the schedule by more than the gap, and the
+remaining bounds prove the quality of the schedule.
 """
 
 from typing import NamedTuple
@@ -61,9 +61,10 @@ def round_up(
 ) -> tuple[Integers, int, Integers]:
     """Round the relaxation; return base options, a break edge's length and the solution.
 
-    Break edges are edges of the hulls whose slope is ``multiplier``. The solution takes whole break
-    edges while they fit, then the cheapest single step that covers the rest. Finally `shrink`
-    removes the excess. The solution is empty if no single step covers the rest.
+    Break edges are edges of the hulls whose slope is ``multiplier``. The base option of a class
+    ends the edges below that slope. The solution takes whole break edges while they fit, then the
+    cheapest step of one slot that covers the rest. Finally `shrink` removes the excess. The
+    solution is empty if no single step covers the rest.
     """
     option_gain, option_cost, _, option_count, hull, slope, hull_count = options
     classes = len(option_count)
@@ -104,7 +105,7 @@ def round_up(
         for s in range(slot + 1):
             k = class_of[s]
             if s > 0 and class_of[s - 1] == k and option[s - 1] == option[s]:
-                continue
+                continue  # the same step was considered in the slot before
             target = option_gain[k, option[s]] + remaining
             low = option[s]
             high = option_count[k]
@@ -131,7 +132,7 @@ def round_up(
 
 @kernel
 def shrink(option: Integers, excess: int, class_of: Integers, options: SlotOptions) -> None:
-    """Remove excess units: the largest saving first, later slots first on ties."""
+    """Lower options by up to ``excess`` units: the largest saving first, on ties the latest."""
     option_gain, option_cost = options.gain, options.cost
     while excess > 0:
         best = 0.0
@@ -189,7 +190,7 @@ def solve_prefix(
 ) -> tuple[float, float, Integers]:
     """Find the cheapest way to gather ``required`` units over slots 0..slot, if at most ``limit``.
 
-    ``lower`` is the cost of the relaxation, ``proven`` the best known lower bound. A solution
+    ``lower`` is the cost of the relaxation, and ``proven`` the best known lower bound. A solution
     within ``accept`` of the optimum is good enough.
 
     Returns the cost, ``inf`` if it would exceed ``limit``; a lower bound of all solutions, within
@@ -272,9 +273,8 @@ def search_slots(
     best_cost = np.inf
     best_option = np.empty(0, np.int64)
     settled = -np.inf  # upper bound of the payoffs in all settled slots
-    if (
-        gap > 0.0
-    ):  # keep the schedule of `best_known`, or an equally good one that completes earlier
+    if gap > 0.0:
+        # Keep the schedule of `best_known`, or an equally good one that completes earlier.
         for t in range(rounded):
             if utility[t] - upper[t] >= best_known - TOLERANCE * (
                 abs(utility[t]) + abs(best_known)
@@ -290,8 +290,8 @@ def search_slots(
             best_known = best
     widen = True
     while True:
-        # Relative to the payoff, so that its sign is always decided. Schedules without a positive
-        # payoff needn't be compared.
+        # The gap is relative to the payoff, so that the sign of the best payoff is always decided.
+        # With a gap, schedules without a positive payoff needn't be compared.
         accept = gap * max(0.0, best)
         min_payoff = max(best_known + accept, 0.0) if gap > 0.0 else best_known
         # The completion slot with the largest bound that may beat the best, or tie earlier.
@@ -363,16 +363,16 @@ def search_slots(
     for s in range(len(best_option)):
         choice[s] = options.choice[class_of[s], best_option[s]]
         excess += options.gain[class_of[s], best_option[s]]
-    # Of choices with equal prices, such as free ones, take the smallest that suffice.
+    # If choices cost the same, for instance nothing, take the smallest that still suffices.
     for s in range(len(best_option) - 1, -1, -1):
         if excess <= 0:
             break
         if choice[s] >= 0:
-            had = choice[s]
+            old = choice[s]
             for j in range(len(gain)):
-                if cost[s, j] <= cost[s, had] and gain[had] - excess <= gain[j] < gain[choice[s]]:
+                if cost[s, j] <= cost[s, old] and gain[old] - excess <= gain[j] < gain[choice[s]]:
                     choice[s] = j
-            excess -= gain[had] - gain[choice[s]]
+            excess -= gain[old] - gain[choice[s]]
     return best_slot, best, best_cost, choice, bound
 
 
@@ -380,7 +380,7 @@ def search_slots(
 def _is_open(
     bound: float, utility: float, best_known: float, min_payoff: float, earlier: bool, gap: float
 ) -> bool:
-    """Return whether a slot's bound allows a schedule that is better, or as good and earlier."""
+    """Return whether a slot's bound allows a better schedule, or an equally good earlier one."""
     margin = 2.0 * TOLERANCE * (abs(utility) + abs(best_known))
     if gap > 0.0:
         return bound > min_payoff + margin
@@ -399,7 +399,7 @@ def _last_used(option: Integers) -> int:
 def _check_inputs(cost: Floats, gain: Integers) -> tuple[Floats, Integers]:
     """Return contiguous arrays; raise ValueError for wrong shapes, costs < 0 or gains < 1."""
     cost = np.ascontiguousarray(cost, dtype=np.float64)
-    # Copied, because numba would compile everything again for a read-only array.
+    # A copy, because numba would compile everything again for a read-only array.
     gain = np.array(gain, dtype=np.int64)
     if cost.ndim != 2 or gain.shape != (cost.shape[1],) or cost.shape[0] == 0:
         raise ValueError(

@@ -1,23 +1,25 @@
 """Non-preemptive gangs on capacity units: the best start, size and placement (Astraea).
 
 A *gang* is a constant number of workers, on constant servers, over consecutive slots, together with
-its parameter servers: all or nothing, never moved. This is problem (9) of Wang, Zhou, Han, Chen and
-Li, "Online Scheduling of Distributed Machine Learning Jobs for Incentivizing Sharing in
-Multi-Tenant Systems" (IEEE TC 2023), solved by its Algorithm 3 with the two placements of
-Algorithms 4 (spread) and 5 (colocated).
+its parameter servers: all or nothing, never moved. Source: Wang, Zhou, Han, Chen and Li, "Online
+Scheduling of Distributed Machine Learning Jobs for Incentivizing Sharing in Multi-Tenant Systems"
+(IEEE TC 2023). Algorithm 3 solves its problem (9), with the two placements of Algorithms 4 (spread)
+and 5 (colocated).
 
-Prices and utilities are integers in millionths of a unit of utility, so that the search, the
-payments and the accounts agree exactly and ties are real ties.
+A *unit* is capacity for one worker, or for one parameter server, on a server. Prices and utilities
+are integers in millionths of a unit of utility, so that the search, the payments and the accounts
+agree exactly and ties are real ties.
 
-Run ends carry the sliding minima. ``ends[t, k, s]`` is the first slot from ``t`` on in which server
-``s`` has fewer than ``k`` free units, so that over slots ``[t, e)``
+*Run ends* replace minima over windows of slots. ``ends[t, k, s]`` is the first slot from ``t`` on
+in which server ``s`` has fewer than ``k`` free units, so that over slots ``[t, e)``
 
 - the free units of server ``s`` are the number of ``k >= 1`` with ``ends[t, k, s] >= e``,
 - the free units of all servers are the number of pairs ``(k, s)`` with ``ends[t, k, s] >= e``,
 - some server has ``k`` workers and ``z`` parameter servers if
-  ``max over s of min(worker_ends[t, k, s], ps_ends[t, z, s]) >= e``:
+  ``max over s of min(worker_ends[t, k, s], ps_ends[t, z, s]) >= e``.
 
-one pass over the servers answers for every end, and a reservation changes one server's column.
+One pass over the servers answers this for every end, and a reservation only changes the run ends of
+one server.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def reserve_units(
             if ends[slot, units, server] != run_end:
                 ends[slot, units, server] = run_end
                 changed = True
-        # Before the reservation a slot's ends depend only on the next slot's.
+        # Before the reservation, a slot's run ends only change if those of the next slot did.
         if slot < start and not changed:
             break
 
@@ -104,32 +106,32 @@ def best_gang(
 ) -> tuple[int, int, int, int, int, bool]:
     """Find the gang of greatest payoff: Algorithm 3, exact for problem (9).
 
-    For a start and a number of workers the duration is known, the workers' price too, and only the
+    For a start and a number of workers, the duration and the workers' price are known. Only the
     number of parameter servers depends on the placement: all of them are on one server (constraint
     (3i) binds each server that has any), which serves the workers elsewhere. A start is skipped if
-    its most favourable payoff, with every placement that limits and time allow, can't beat the best
-    one.
+    its bound can't beat the best payoff; the bound ignores what is free on servers.
 
     Parameters
     ----------
     value : int64, shape (slots + 1,)
         ``value[e]``: utility, in millionths, of a job whose last slot is ``e - 1``; non-increasing.
     worker_cost, ps_cost : int64, shape (slots + 1,)
-        Running sums of the price of one worker, of one parameter server, a slot (millionths).
+        `running_sums` of the price of one worker, and of one parameter server, in each slot
+        (millionths).
     worker_limit, ps_limit : int64, shape (slots,)
         Maximum in each slot regardless of the servers: the tenant's unused share (first pass of
         Algorithm 2), or all unused units (second pass).
     counts : int64, shape (choices,)
         Allowed worker counts, increasing, from 1 up.
     spread_slots, colocated_slots : int64, shape (choices,)
-        Duration with that many workers, spread over servers or all on the parameter servers' own
-        (Eq. (1)); ``colocated_slots <= spread_slots``. Above ``slots`` if impossible.
-    reach : int64, shape (most parameter servers on a server + 1,)
+        Duration with each worker count, spread over servers or all on the server of the parameter
+        servers (Eq. (1)); ``colocated_slots <= spread_slots``. Above ``slots`` if impossible.
+    reach : int64, shape (maximum of parameter servers on a server + 1,)
         ``reach[z]``: workers on other servers that ``z`` parameter servers can serve, ``floor(z b_p
         / b_w)``, non-decreasing; -1 if ``z`` is not allowed. A job without parameter servers allows
         only 0.
     worker_ends, ps_ends : int32, shape (slots, maximum of units + 1, servers)
-        Run ends, see the module.
+        Run ends; see the module.
 
     Returns
     -------
@@ -140,25 +142,25 @@ def best_gang(
     """
     slots = value.size - 1
     max_workers = worker_ends.shape[1] - 1
-    kinds = reach.size
+    ps_choices = reach.size
     fewest_ps = 0
-    while fewest_ps < kinds and reach[fewest_ps] < 0:
+    while fewest_ps < ps_choices and reach[fewest_ps] < 0:
         fewest_ps += 1
     best = 0
     best_start, best_end, best_count, best_ps, best_colocated = -1, 0, 0, 0, False
-    if fewest_ps == kinds:
+    if fewest_ps == ps_choices:
         return best, best_start, best_end, best_count, best_ps, best_colocated
 
-    # The fewest parameter servers that a spread gang of that size can have on any server.
-    spread_ps = np.full(counts.size, kinds, np.int64)
+    # The fewest parameter servers that a spread gang of each size can have on empty servers.
+    spread_ps = np.full(counts.size, ps_choices, np.int64)
     for choice in range(counts.size):
-        for ps in range(fewest_ps, kinds):
+        for ps in range(fewest_ps, ps_choices):
             if reach[ps] >= 1 and counts[choice] - reach[ps] <= max_workers:
                 spread_ps[choice] = ps
                 break
 
     worker_block = _first_excess(worker_limit, counts)
-    ps_block = _first_excess(ps_limit, np.arange(kinds))
+    ps_block = _first_excess(ps_limit, np.arange(ps_choices))
     bound = np.zeros(slots, np.int64)  # most favourable payoff by start
     for start in range(slots):
         for choice in range(counts.size):
@@ -169,12 +171,12 @@ def best_gang(
                 bound[start] = max(bound[start], payoff)
             end = start + spread_slots[choice]
             ps = spread_ps[choice]
-            if ps < kinds and end <= block and end <= ps_block[start, ps]:
+            if ps < ps_choices and end <= block and end <= ps_block[start, ps]:
                 payoff = _payoff(value, worker_cost, ps_cost, start, end, count, ps)
                 bound[start] = max(bound[start], payoff)
 
-    # The last end by which some server has that many parameter servers and workers; -1: unknown.
-    longest = np.empty((kinds, max_workers + 1), np.int64)
+    # The last end up to which a server has so many parameter servers and workers; -1: unknown.
+    longest = np.empty((ps_choices, max_workers + 1), np.int64)
     joint = np.empty(slots + 2, np.int64)
     # The best bound first; the order is stable, so of equal bounds the earliest start is first.
     for start in stable_order(-bound):
@@ -183,7 +185,7 @@ def best_gang(
         if bound[start] == best and start > best_start:
             continue
         longest[:] = -1
-        joint_known = False
+        has_joint = False
         for choice in range(counts.size):
             count = counts[choice]
             block = worker_block[start, choice]
@@ -201,20 +203,20 @@ def best_gang(
                         best, best_start, best_end = payoff, start, end
                         best_count, best_ps, best_colocated = count, fewest_ps, True
 
-            # Algorithm 4: the parameter servers' own server, and workers anywhere.
+            # Algorithm 4: one server holds all parameter servers; workers are anywhere.
             end = start + spread_slots[choice]
             if end > block:
                 continue
-            for ps in range(spread_ps[choice], kinds):
-                # More parameter servers exceed the limit no later, and only lower the payoff.
+            for ps in range(spread_ps[choice], ps_choices):
+                # More parameter servers would also exceed the limit, and cost more.
                 if end > ps_block[start, ps]:
                     break
                 payoff = _payoff(value, worker_cost, ps_cost, start, end, count, ps)
                 if payoff < best or (payoff == best and start >= best_start):
                     break
-                if not joint_known:
+                if not has_joint:
                     _joint_minima(worker_ends[start], joint)
-                    joint_known = True
+                    has_joint = True
                 # How many workers fit doesn't depend on the number of parameter servers.
                 if joint[end] < count:
                     break
@@ -234,7 +236,10 @@ def best_gang(
 
 @inlined
 def _first_excess(limit: Integers, counts: Integers) -> Integers:
-    """Return (slots, counts): the first slot from ``t`` on in which a count exceeds the limit."""
+    """Return the first slot from each slot on in which a count exceeds the limit.
+
+    The shape is (slots + 1, counts); the value is ``slots`` if there is none.
+    """
     slots = limit.size
     block = np.full((slots + 1, counts.size), slots, np.int64)
     for slot in range(slots - 1, -1, -1):
@@ -264,7 +269,7 @@ def _payoff(
 
 @inlined
 def _longest_run(worker_ends: Ends, ps_ends: Ends) -> int:
-    """Return the last end by which some server still has both kinds of units."""
+    """Return the last end up to which a server has both kinds of units."""
     longest = 0
     for server in range(worker_ends.size):
         run = min(worker_ends[server], ps_ends[server])
@@ -274,7 +279,7 @@ def _longest_run(worker_ends: Ends, ps_ends: Ends) -> int:
 
 @inlined
 def _joint_minima(worker_ends: Ends, joint: Integers) -> None:
-    """Fill ``joint[e]``: the sum over servers of their least free units up to ``e``."""
+    """Fill ``joint[e]``: the units that stay free up to ``e``, over all servers."""
     joint[:] = 0
     for units in range(1, worker_ends.shape[0]):
         for server in range(worker_ends.shape[1]):
@@ -298,9 +303,9 @@ def place_gang(
     """Choose the servers of a gang that `best_gang` found (lines 7-20 of Algorithm 4, 7-11 of 5).
 
     Servers with fewer free workers over the gang's slots come first, so that large free blocks
-    remain for co-location; then those of lower ``precedence`` (servers,), then of lower number. The
-    parameter servers get a server that needs the fewest of them. Returns the workers and the
-    parameter servers on each server, (servers,), in each of the gang's slots.
+    remain for co-location; then servers of lower ``precedence`` (servers,), then of lower number.
+    The parameter servers get the first server with enough units for them and for the workers that
+    they can't serve elsewhere. Returns the workers and the parameter servers on each server.
     """
     servers = worker_ends.shape[2]
     free = np.zeros(servers, np.int64)
@@ -341,10 +346,10 @@ def place_gang(
 def divide(amounts: Integers, contributions: Integers) -> Integers:
     """Divide amounts in proportion to contributions: Eq. (2), or (11) for one type of unit.
 
-    Each owner gets the integer part. The remainders, fewer than the owners, go one each to the
-    largest fractions, ties to the first owner, so each row adds up to its amount. ``amounts``
-    (slots,) are payments >= 0, ``contributions`` (slots, owners) unused units >= 0 below 2**31 per
-    slot. The result (slots, owners) is 0 in a slot without contributions.
+    Each owner gets the integer part. The rest, less than 1 per owner, goes to the largest
+    fractions, 1 each, on ties to the first owner, so that each row adds up to its amount.
+    ``amounts`` (slots,) are payments >= 0. ``contributions`` (slots, owners) are unused units >= 0,
+    below 2**31 per slot. The result (slots, owners) is 0 in a slot without contributions.
     """
     slots, owners = contributions.shape
     shares = np.zeros((slots, owners), np.int64)
@@ -355,7 +360,7 @@ def divide(amounts: Integers, contributions: Integers) -> Integers:
             total += contributions[slot, owner]
         if total == 0 or amounts[slot] == 0:
             continue
-        # amount = whole * total + remainder keeps every product below 2**62.
+        # With amount = whole * total + remainder, every product stays below 2**62.
         whole = amounts[slot] // total
         remainder = amounts[slot] - whole * total
         undivided = amounts[slot]

@@ -48,10 +48,11 @@ def exponential_price(used: int, capacity: int, ln_low: float, ln_high: float) -
 def exponential_prices(
     used: Integers, capacity: Integers, ln_low: Floats, ln_high: Floats
 ) -> Floats:
-    """Return the price of a share of 1 of every resource on every server for one slot.
+    """Return the price of every resource on every server, (servers, resources), for one slot.
 
-    ``used``, ``capacity``, result: (servers, resources). ``ln_low``, ``ln_high``: (resources,), as
-    in `exponential_price`.
+    The price is for a share of 1: the largest capacity of a server of the pool. ``used`` and
+    ``capacity`` have the same shape; for ``ln_low`` and ``ln_high`` (resources,) see
+    `exponential_price`.
     """
     servers, resources = capacity.shape
     price = np.empty((servers, resources))
@@ -63,12 +64,9 @@ def exponential_prices(
 
 @inlined
 def demand_cost(price: Floats, share: Floats) -> float:
-    """Return the cost of a demand: the sum of price times share.
-
-    An infinite price of a resource with share 0 counts as 0.
-    """
+    """Return the cost of a demand in shares, both (resources,)."""
     total = 0.0
     for r in range(len(share)):
-        if share[r] > 0.0:
+        if share[r] > 0.0:  # 0 times an infinite price is NaN
             total += price[r] * share[r]
     return total

@@ -1,10 +1,10 @@
 """Backfilling: start jobs now that don't delay the reservations of jobs before them.
 
-Lifka, "The ANL/IBM SP Scheduling System" (JSSPP 1995), for EASY, in which the first job that waits
-has a reservation; Mu'alem and Feitelson, "Utilization, Predictability, Workloads, and User Runtime
-Estimates in Scheduling the IBM SP2 with Backfilling" (IEEE TPDS 2001), for EASY and conservative,
-in which every job that waits has one. Here a reservation is a placement on servers, over several
-resources, instead of a number of processors.
+EASY backfilling reserves for the first job that waits, conservative backfilling for every job that
+waits. Sources: Lifka, "The ANL/IBM SP Scheduling System" (JSSPP 1995), for EASY; Mu'alem and
+Feitelson, "Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM
+SP2 with Backfilling" (IEEE TPDS 2001), for both. Here a reservation is a placement on servers, over
+several resources, instead of a number of processors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class QueueArrays(NamedTuple):
     worker: Integers  # demands, shape (jobs, resources)
     ps: Integers
     workers: Integers  # fixed number of workers
-    servers: Integers  # fixed number of parameter servers
+    ps_counts: Integers  # fixed number of parameter servers
     lengths: Integers  # expected durations in slots
     hosts_workers: Flags  # whether each server may host workers now
     hosts_ps: Flags
@@ -40,10 +40,10 @@ class QueueArrays(NamedTuple):
 
 @kernel
 def fits_separately(free: Integers, queued: QueueArrays, j: int) -> bool:
-    """Return whether the workers fit alone, and the PS fit alone: a cheap necessary test."""
+    """Return whether the workers fit alone, and the parameter servers alone: a necessary test."""
     servers, resources = free.shape
     for kind in range(2):
-        remaining = queued.workers[j] if kind == 0 else queued.servers[j]
+        remaining = queued.workers[j] if kind == 0 else queued.ps_counts[j]
         hosts = queued.hosts_workers if kind == 0 else queued.hosts_ps
         demand = queued.worker[j] if kind == 0 else queued.ps[j]
         for s in range(servers):
@@ -63,7 +63,7 @@ def fits_separately(free: Integers, queued: QueueArrays, j: int) -> bool:
 
 @kernel
 def last_startable(free: Integers, queued: QueueArrays) -> int:
-    """Return the end of the queue's part that can start: the last fitting position + 1, or 0."""
+    """Return the last position of a job that may fit now, plus 1; 0 if no job fits."""
     for j in range(len(queued.workers) - 1, -1, -1):
         if fits_separately(free, queued, j):
             return j + 1
@@ -74,7 +74,10 @@ def last_startable(free: Integers, queued: QueueArrays) -> int:
 def insert_change(
     count: int, slots: Integers, servers: Integers, amounts: Integers, slot: int, server: int
 ) -> int:
-    """Insert a change in order of slots; return its position, where the caller sets the amounts."""
+    """Insert a change of capacity in order of slots, and return its position.
+
+    The caller sets its amounts.
+    """
     position = count
     while position > 0 and slots[position - 1] > slot:
         slots[position] = slots[position - 1]
@@ -98,7 +101,7 @@ def copy_capacity(target: Integers, source: Integers) -> None:
 def subtract_placement(
     free: Integers, placement: Integers, size: int, queued: QueueArrays, j: int
 ) -> None:
-    """Subtract the demand of job ``j`` in a placement of ``size`` entries."""
+    """Subtract a placement of job ``j``, of ``size`` entries, from the free capacity."""
     for index in range(size):
         for r in range(free.shape[1]):
             free[placement[0, index], r] -= (
@@ -119,11 +122,12 @@ def reduce_to_minimum(
 ) -> None:
     """Reduce free capacity to its minimum over the changes from ``change`` on, before ``end``.
 
-    ``lowest`` and ``later``, scratch space, are both the free capacity before these changes.
+    On entry, both ``lowest``, the result, and ``later``, scratch space, have the free capacity
+    before these changes.
     """
     while change < count and slots[change] < end:
         following = change
-        # All changes of a slot first: a job may start where another ends.
+        # Add all changes of a slot first, because a job may start where another ends.
         while following < count and slots[following] == slots[change]:
             for r in range(amounts.shape[1]):
                 later[servers[following], r] += amounts[following, r]
@@ -149,20 +153,20 @@ def backfill(
 
     Free capacity changes only when a running job or a reservation ends, or a reservation starts. So
     the capacity that is free throughout a job's run is the minimum over these changes, and no table
-    of slots is needed. After the last start of a reservation, it only grows.
+    of slots is needed. After the start of the last reservation, free capacity only grows.
 
     The capacity of started jobs is subtracted from ``free`` (servers, resources), and they move the
     round-robin ``cursors`` (2,). ``reservations`` is the maximum number of waiting jobs with a
     reservation. ``starts`` (jobs,) receives start slots, now or reserved, and -1 for neither; only
-    as many jobs as it has entries are considered. The result (places, 4) has the placement of the
-    jobs that start now, in their order: job, server, workers, parameter servers.
+    its first jobs of the queue, one per entry, are considered. The result (entries, 4) has the
+    placements of the jobs that start now, in their order: job, server, workers, parameter servers.
     """
     jobs = len(starts)
     servers, resources = free.shape
     placed_count = 0
     for j in range(jobs):
         # A placement has at most one entry for a server, and at least one process in each.
-        placed_count += min(servers, queued.workers[j] + queued.servers[j])
+        placed_count += min(servers, queued.workers[j] + queued.ps_counts[j])
     # Later changes: released capacity, and the starts and ends of reservations.
     count = len(ending.slots)
     slots = np.empty(count + 2 * placed_count, dtype=np.int64)
@@ -201,7 +205,7 @@ def backfill(
                 trial_cursors[1] = cursors[1]
                 placement_size = place(
                     trial_free, queued.worker[j], queued.ps[j], queued.workers[j],
-                    queued.servers[j], queued.hosts_workers, queued.hosts_ps, trial_cursors,
+                    queued.ps_counts[j], queued.hosts_workers, queued.hosts_ps, trial_cursors,
                     placement,
                 )  # fmt: skip
             if placement_size > 0:

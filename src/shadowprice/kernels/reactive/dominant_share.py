@@ -1,8 +1,8 @@
 """Max-min fairness in dominant shares by progressive filling, with placement.
 
 Ghodsi et al., "Dominant Resource Fairness: Fair Allocation of Multiple Resource Types" (NSDI 2011),
-Algorithm 1: the job with the smallest dominant share gets its next workers, until no more fit.
-Grants are entire workers with their parameter servers.
+Algorithm 1: the job with the smallest dominant share gets its next workers, until no more fit. A
+grant raises a job to its next useful worker count, together with the parameter servers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Widths(NamedTuple):
     first: Integers  # first entry of a row
     choices: Integers  # number of a row's entries
     workers: Integers  # worker count of an entry, ascending in a row
-    servers: Integers  # parameter servers of an entry
-    alike: Integers  # class of rows with equal demands and counts: if one doesn't fit, none does
+    ps_counts: Integers  # parameter servers of an entry
+    kind: Integers  # class of rows with equal demands and counts: if one row doesn't fit, none does
 
 
 @inlined
@@ -41,10 +41,10 @@ def _release_rest(spare: Integers, places: PlacementTable, row: int) -> None:
     """Release the resources of a job beyond its new placement to others."""
     for s in range(len(spare)):
         workers = max(0, places.current_workers[row, s] - places.new_workers[row, s])
-        servers = max(0, places.current_ps[row, s] - places.new_ps[row, s])
-        if workers > 0 or servers > 0:
+        ps_count = max(0, places.current_ps[row, s] - places.new_ps[row, s])
+        if workers > 0 or ps_count > 0:
             for r in range(spare.shape[1]):
-                spare[s, r] += workers * places.worker[row, r] + servers * places.ps[row, r]
+                spare[s, r] += workers * places.worker[row, r] + ps_count * places.ps[row, r]
 
 
 @kernel
@@ -57,7 +57,7 @@ def fill(
     cursors: Integers,
     change: Integers,
 ) -> Floats:
-    """Fill progressively, see the module; return the granted dominant shares (jobs,).
+    """Fill progressively (see the module); return the granted dominant shares (jobs,).
 
     Grants are subtracted from ``free`` (servers, resources). ``total`` is the cluster's capacity; 0
     excludes a resource from all shares. ``rows`` (jobs,) are in order of arrival, which breaks
@@ -72,7 +72,7 @@ def fill(
     kinds = 0
     for j in range(jobs):
         row = rows[j]
-        kinds = max(kinds, widths.alike[row] + 1)
+        kinds = max(kinds, widths.kind[row] + 1)
         if places.is_placed[row]:
             clear_new(places, row)
             subtract_current(spare, places, row, 1)
@@ -83,39 +83,39 @@ def fill(
         j = heap[0]
         row = rows[j]
         granted = False
-        # An equal job didn't get its first step, so this one doesn't either, unless it runs: its
-        # current servers may fit where round robin doesn't.
-        known = step[j] == 0 and infeasible[widths.alike[row]] and not places.is_placed[row]
-        if step[j] < widths.choices[row] and not known:
+        # An equal job didn't get its first step, so this job doesn't either. A running job may,
+        # because it may fit on its current servers although round robin finds none.
+        is_infeasible = step[j] == 0 and infeasible[widths.kind[row]] and not places.is_placed[row]
+        if step[j] < widths.choices[row] and not is_infeasible:
             if not touched[j]:
                 touched[j] = True
                 if not places.is_placed[row]:
                     clear_new(places, row)
-            at = widths.first[row] + step[j]
-            workers, servers = widths.workers[at], widths.servers[at]
-            had_workers = widths.workers[at - 1] if step[j] > 0 else 0
-            had_ps = widths.servers[at - 1] if step[j] > 0 else 0
-            more_ps = max(0, servers - had_ps)
-            granted = grant(free, spare, places, row, workers - had_workers, more_ps, cursors)
+            entry = widths.first[row] + step[j]
+            workers, ps_count = widths.workers[entry], widths.ps_counts[entry]
+            previous_workers = widths.workers[entry - 1] if step[j] > 0 else 0
+            previous_ps = widths.ps_counts[entry - 1] if step[j] > 0 else 0
+            more_ps = max(0, ps_count - previous_ps)
+            granted = grant(free, spare, places, row, workers - previous_workers, more_ps, cursors)
             if granted:
                 step[j] += 1
                 for r in range(len(total)):
                     if total[r] > 0:
-                        used = workers * places.worker[row, r] + servers * places.ps[row, r]
+                        used = workers * places.worker[row, r] + ps_count * places.ps[row, r]
                         share[j] = max(share[j], used / total[r])
         if granted:
             sink_smallest(heap, size, TOP, share)
             continue
-        # The job can't use more, or no more fits, so the rest of its old placement is spare.
+        # The job can't use more, or no more fits, so the rest of its current placement is spare.
         if places.is_placed[row]:
             _release_rest(spare, places, row)
         if step[j] == 0:
-            infeasible[widths.alike[row]] = True
+            infeasible[widths.kind[row]] = True
         size -= 1
         heap[0] = heap[size]
         sink_smallest(heap, size, TOP, share)
-        # No server has room for the smallest worker: no job can grow any more.
-        if not known and not fits_on_any_server(free, places, minimum):
+        # If no server has capacity for the smallest worker, no job can grow any more.
+        if not is_infeasible and not fits_on_any_server(free, places, minimum):
             break
     for j in range(jobs):
         change[j] = SAME

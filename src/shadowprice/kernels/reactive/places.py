@@ -1,7 +1,8 @@
 """Current and new placements of jobs, and allocation to one job after another.
 
-A job gets its current servers first, then free capacity without a current user, round robin, then
-any free capacity. This decides which jobs move, but never how many processes a job gets.
+A job gets its current servers first, then free capacity that no job uses currently (*spare*
+capacity), round robin, then any free capacity. This order decides which jobs move, but never how
+many processes a job gets.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def fits(free: Integers, server: int, demand: Integers) -> bool:
 
 @inlined
 def fits_on_any_server(free: Integers, places: PlacementTable, min_demand: Integers) -> bool:
-    """Return whether the minimum demand fits on any server for workers."""
+    """Return whether a demand (`min_worker_demand`) fits on any server for workers."""
     fits_anywhere = False
     for s in range(len(free)):
         if places.hosts_workers[s] and fits(free, s, min_demand):
@@ -81,7 +82,7 @@ def clear_new(places: PlacementTable, row: int) -> None:
 
 @kernel
 def compare_placement(places: PlacementTable, row: int) -> int:
-    """Compare a job's new placement with its current one."""
+    """Compare a job's new placement with its current one: `SAME`, `LESS`, `MORE` or `MOVED`."""
     has_less = False
     has_more = False
     for s in range(places.new_workers.shape[1]):
@@ -104,8 +105,8 @@ def _allocate_process(
 ) -> int:
     """Allocate one process of a job; return its server, or -1 if it fits nowhere.
 
-    The number of servers is added to the result if the job currently runs on that server, because
-    such a process doesn't use spare capacity.
+    If the process takes the place of a current one, it uses no spare capacity. The result is then
+    the server plus the number of servers.
     """
     servers = len(hosts)
     for s in range(servers):
@@ -118,7 +119,7 @@ def _allocate_process(
         server = int(cursors[kind])
         for _ in range(servers):
             next_server = server + 1 if server + 1 < servers else 0
-            # Check both, because spare capacity is negative after a job took that of another.
+            # Spare capacity is negative after a job took capacity that another job uses.
             if (
                 hosts[server]
                 and fits(free, server, demand)
@@ -146,8 +147,8 @@ def grant(
 ) -> bool:
     """Allocate more workers and parameter servers to a job; all of them or none.
 
-    Grants are subtracted from ``free`` (servers, resources), and from ``spare``, the free capacity
-    without a current user. The row's new placement grows, and the ``cursors`` (2,) move.
+    Grants are subtracted from ``free`` and ``spare`` (servers, resources). The row's new placement
+    grows, and the round-robin ``cursors`` (2,), for workers and for parameter servers, move.
     """
     servers = free.shape[0]
     worker, ps = places.worker[row], places.ps[row]
@@ -201,30 +202,30 @@ def run_in_order(
     rows: Integers,
     places: PlacementTable,
     workers: Integers,
-    servers_needed: Integers,
+    ps_counts: Integers,
     cursors: Integers,
     change: Integers,
 ) -> None:
     """Run jobs in order, each with its fixed worker count, while they fit.
 
-    A job gets its current servers first, then free capacity without a current user, round robin,
-    then that of jobs further down, which are paused unless they fit elsewhere. ``rows`` (jobs,) are
-    in order of service. Placements are subtracted from ``free``. ``workers`` and ``servers_needed``
-    are the fixed counts by row. ``change`` receives `SAME`, `LESS`, `MORE` or `MOVED`.
+    A job may take the servers of later jobs, which are paused unless they fit elsewhere. ``rows``
+    (jobs,) are in order of service. Placements are subtracted from ``free`` (servers, resources).
+    ``workers`` and ``ps_counts`` are the fixed counts by row. ``change`` (jobs,) receives `SAME`,
+    `LESS`, `MORE` or `MOVED`.
     """
     spare = free.copy()
     minimum = min_worker_demand(places, rows)
     for j in range(len(rows)):
         if places.is_placed[rows[j]]:
             subtract_current(spare, places, rows[j], 1)
-    room = True
+    has_room = True  # whether any worker fits on any server
     for j in range(len(rows)):
         row = rows[j]
         change[j] = SAME
-        if not room and not places.is_placed[row]:
+        if not has_room and not places.is_placed[row]:
             continue
         clear_new(places, row)
-        if room and not grant(free, spare, places, row, workers[row], servers_needed[row], cursors):
+        if has_room and not grant(free, spare, places, row, workers[row], ps_counts[row], cursors):
             subtract_current(spare, places, row, -1)
-            room = fits_on_any_server(free, places, minimum)
+            has_room = fits_on_any_server(free, places, minimum)
         change[j] = compare_placement(places, row)

@@ -1,4 +1,4 @@
-"""The risk-reward heuristic, which ranks jobs by their gain and the cost of others' waiting.
+"""The risk-reward heuristic: rank jobs by their gain and the cost of delaying others.
 
 Irwin, Grit, Chase: "Balancing Risk and Reward in a Market-Based Task Service" (HPDC 2004). There a
 task fills one processor, loses value linearly while it waits, and is ranked by
@@ -8,8 +8,8 @@ task fills one processor, loses value linearly while it waits, and is ranked by
     cost = sum over the other tasks of decay * min(remaining time, time until it is worth nothing).
 
 Here a job uses a share of the cluster, its dominant share. It delays others by ``share * remaining
-slots`` of cluster time, which replaces the remaining time in the cost and in the denominator; both
-are equal if a job fills the cluster. A job's decay is the utility lost by one more slot of delay.
+slots``, which replaces the remaining time in the cost and in the denominator; both are equal if a
+job fills the cluster. A job's decay is the utility lost by one more slot of delay.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Candidates(NamedTuple):
 class Appraisal(NamedTuple):
     """Values of jobs if each ran from now on, as arrays of shape (jobs,)."""
 
-    utility: Floats  # of completing then
-    decay: Floats  # loss by one more slot of delay
-    expiry: Floats  # delay after which the utility is gone
-    delay: Floats  # delay of others: the share times the remaining slots
+    utility: Floats  # of completing without delay
+    decay: Floats  # utility lost by one more slot of delay
+    expiry: Floats  # delay in slots after which the utility is gone, if it falls by `decay` a slot
+    delay: Floats  # delay of other jobs in slots: the share times the remaining slots
     reward: Floats  # see the module
     order: Integers  # positions sorted by expiry
     by_delay: Integers  # positions sorted by delay
@@ -91,12 +91,13 @@ def set_rewards(
     ``values`` comes from `set_values`, with the positions sorted. Its arrays may be longer.
     """
     # A delay x costs jobs that expire before x all their utility, and others x times their decay.
+    # ``decay_sums[k]`` is the decay of all jobs from position k of the order by expiry on.
     utility, decay, expiry, delay = values.utility, values.decay, values.expiry, values.delay
-    fading = 0.0
-    fadings = np.zeros(count + 1)
+    decay_sum = 0.0
+    decay_sums = np.zeros(count + 1)
     for k in range(count - 1, -1, -1):
-        fading += decay[values.order[k]]
-        fadings[k] = fading
+        decay_sum += decay[values.order[k]]
+        decay_sums[k] = decay_sum
     lost = 0.0
     k = 0
     for n in range(count):
@@ -104,7 +105,8 @@ def set_rewards(
         while k < count and expiry[values.order[k]] <= delay[j]:
             lost += utility[values.order[k]] if decay[values.order[k]] > 0.0 else 0.0
             k += 1
-        delay_cost = lost + fadings[k] * delay[j] - min(decay[j] * delay[j], utility[j])
+        # The job itself isn't delayed, so its own loss is subtracted.
+        delay_cost = lost + decay_sums[k] * delay[j] - min(decay[j] * delay[j], utility[j])
         present = utility[j] / (1.0 + discount * jobs.slots_left[rows[j]])
         values.reward[j] = (alpha * present - (1.0 - alpha) * max(0.0, delay_cost)) / max(
             delay[j], 1e-12
@@ -113,7 +115,7 @@ def set_rewards(
 
 @kernel
 def insert_position(j: int, values: Floats, order: Integers) -> None:
-    """Insert the last position ``j`` into ``j`` positions sorted by value."""
+    """Insert position ``j`` into ``order``, which sorts the positions before it by value."""
     low, high = 0, j
     while low < high:
         middle = (low + high) // 2
@@ -128,7 +130,7 @@ def insert_position(j: int, values: Floats, order: Integers) -> None:
 
 @kernel
 def remove_position(j: int, order: Integers) -> None:
-    """Remove the last position ``j`` from ``j + 1`` sorted positions."""
+    """Remove position ``j`` from ``order``, which has the positions up to it."""
     k = 0
     while order[k] != j:
         k += 1
@@ -142,9 +144,9 @@ def admission(
 ) -> tuple[float, float]:
     """Return the delay cost of admitting a job, and its expected slots until completion.
 
-    If all jobs fit side by side, none waits. Otherwise the job at ``position`` completes after all
-    jobs of a larger reward, at the rate of the entire cluster, and not before its own duration. It
-    delays the jobs behind it by its own work. The arrays of ``values`` may be longer.
+    If all jobs fit side by side, none waits. Otherwise the whole cluster does the work of all jobs
+    with a larger reward, then the work of the job at ``position``; it takes at least the job's own
+    duration. The job delays those behind it by its work. The arrays of ``values`` may be longer.
     """
     row = rows[position]
     reward = values.reward

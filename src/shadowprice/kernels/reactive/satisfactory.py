@@ -1,9 +1,9 @@
 """Minimum satisfactory shares of a pool, and marginal returns of spare GPUs, as in ElasticFlow.
 
 Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning"
-(ASPLOS 2023), Algorithms 1 (`shares`) and 2. A cluster is a pool: sums of resources in every slot.
-If all workers have equal demands and fill servers exactly, a sufficient sum can be placed. In other
-cases placement decides.
+(ASPLOS 2023), Algorithms 1 (`shares`) and 2. A cluster is a pool: sums of resources in every slot,
+one column each. If all workers have equal demands and fill servers exactly, a sufficient sum can be
+placed. In other cases placement decides later. Plans begin with slot 0, which is now.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ Levels = NDArray[np.int16]
 
 
 class PlannedJobs(NamedTuple):
-    """Jobs as rows of a table."""
+    """Jobs as rows of a table; their levels are useful worker counts, ascending (`shares`)."""
 
-    demand: Integers  # of each useful worker count, ascending, shape (rows, levels, columns)
-    gains: Integers  # progress units of a slot of each, shape (rows, levels)
-    levels: Integers  # number of useful worker counts
-    gpus: Integers  # of each useful worker count, shape (rows, levels)
+    demand: Integers  # of each level, shape (rows, levels, columns)
+    gains: Integers  # progress units of each level in a slot, shape (rows, levels)
+    levels: Integers  # number of levels
+    gpus: Integers  # of each level, shape (rows, levels)
     remaining: Integers  # progress units that are still to be done
 
 
 NO_CHANGE = 1 << 60  # result of `next_change` if no plan changes
 
 NOW, NEXT = constant(0), constant(1)
-"""First slots of a plan, counted from now."""
+"""First slots of plans."""
 
 _INITIAL_SLOTS = 64
-"""Number of slots that are examined first: jobs with late deadlines end long before them."""
+"""Number of slots that are examined first: jobs with late deadlines end long before those."""
 
 
 @inlined
@@ -85,14 +85,13 @@ def progressive_filling(
     """Plan a job with the fewest workers at once that complete it in time (Algorithm 1).
 
     The plan is subtracted from ``free`` (slots, columns). ``demand`` (levels, columns) and
-    ``gains`` (levels,) are those of a row of `PlannedJobs`. ``first`` and ``last`` are the slots
-    that may be used, counted from now. ``plan`` (slots,) receives levels from ``first`` to the
-    completion; the rest is meaningless. ``starts`` (slots + 1,) is 0, 1, 2, ..., because every slot
-    is an interval, and ``fitting`` (slots,) is scratch space. Returns the completion slot, -1
-    without a plan.
+    ``gains`` (levels,) are those of a row of `PlannedJobs`. The slots from ``first`` to ``last``
+    may be used. ``plan`` (slots,) receives the levels from ``first`` to the completion; the rest is
+    meaningless. ``starts`` (slots + 1,) is 0, 1, 2, ..., because every slot is an interval, and
+    ``fitting`` (slots,) is scratch space. Returns the completion slot, -1 without a plan.
     """
     slots = last - first + 1
-    bottom = 0  # the least level that completes on an empty cluster
+    bottom = 0  # the least level that completes in an empty cluster
     while bottom < levels and (remaining + gains[bottom] - 1) // gains[bottom] > slots:
         bottom += 1
     if bottom == levels:
@@ -128,8 +127,7 @@ def progressive_filling(
                 interval_starts, slots, fitting, gains, ceilings, len(ceilings), remaining,
                 last + 1, gains,
             )  # fmt: skip
-            # Doubled, so that a much higher ceiling is found in few passes.
-            step *= 2
+            step *= 2  # so that a much higher ceiling is found in few passes
             if completion >= 0:
                 top = ceilings[position]
     for slot in range(first, completion + 1):
@@ -160,10 +158,9 @@ def satisfy(
     """Plan jobs in order, each with its minimum satisfactory share of the remaining capacity.
 
     Plans are subtracted from ``free`` (slots, columns). ``order`` (jobs,) are rows, the earliest
-    deadline first. ``last`` (rows,) is the last slot of each, counted from now, and negative after
-    the deadline. ``plan`` (rows, slots) and ``completions`` (rows,), the completion slots from now
-    or -1, are written. ``stop`` ends planning at the first job without a plan. Returns whether all
-    jobs have a plan.
+    deadline first. ``last`` (rows,) is the last slot before each deadline, negative if it is over.
+    ``plan`` (rows, slots) and ``completions`` (rows,), the completion slots or -1, are written.
+    ``stop`` ends planning at the first job without a plan. Returns whether all jobs have a plan.
     """
     starts, fitting = _scratch_arrays(plan)
     all_planned = True
@@ -193,11 +190,11 @@ def _later_gpu_time(
     starts: Integers,
     fitting: Integers,
 ) -> int:
-    """Return the GPU-time that a job needs after the first slot if it has a level in it.
+    """Return the GPU-slots that a job needs after the first slot, if it has ``level`` there.
 
-    With a deadline: that of its minimum satisfactory share from the next slot on, in the capacity
-    without its own plan. Without one: that of its smallest worker count. -1 if the deadline is
-    missed.
+    A job with a deadline takes its minimum satisfactory share from the next slot on, in ``free``,
+    from which its own plan was removed. A job without a deadline takes its lowest level. The result
+    is -1 if the job misses its deadline.
     """
     missing = jobs.remaining[row] - (jobs.gains[row, level] if level >= 0 else 0)
     if missing <= 0:
@@ -232,17 +229,18 @@ def allocate_by_return(
 ) -> None:
     """Allocate the free capacity of the first slot by marginal return (Algorithm 2).
 
-    A step goes to the next useful worker count. Its return is the GPU-time of later slots that it
-    saves, per GPU. The job with the largest return gets its step, the first on ties. Its return is
-    then computed again with its new plan.
+    A step leads to the next level. Its return is the GPU-slots that it saves later, per GPU that it
+    adds. The job with the largest return gets its step, on ties the first. Its next return is
+    computed with its new plan.
 
-    `satisfy` comes first, and plans are updated. ``rows`` (jobs,) are all jobs that may run, with
-    and without deadline. ``current_level`` (rows,) receives the level of each in the first slot.
+    ``free``, ``completions`` and ``plan`` come from `satisfy` and are updated. ``rows`` (jobs,) are
+    all jobs that may run, with and without deadline; ``last`` is as in `satisfy`. ``current_level``
+    (rows,) receives the level of each job in the first slot.
     """
     demand, gains, levels, gpus, remaining = jobs
     count = len(rows)
-    saved = np.zeros(count, dtype=np.int64)
-    extra = np.ones(count, dtype=np.int64)
+    saved = np.zeros(count, dtype=np.int64)  # GPU-slots that the next step saves later
+    extra = np.ones(count, dtype=np.int64)  # GPUs that it adds
     keeps_deadline = np.zeros(count, dtype=np.bool_)
     can_grow = np.zeros(count, dtype=np.bool_)
     trial = np.empty(plan.shape[1], dtype=np.int16)
@@ -251,7 +249,7 @@ def allocate_by_return(
         row = rows[n]
         current_level[row] = plan[row, 0] if completions[row] >= 0 else PAUSED
         can_grow[n] = True
-    dirty = np.ones(count, dtype=np.bool_)
+    dirty = np.ones(count, dtype=np.bool_)  # whether the job's plan changed since its return
     while True:
         best = -1
         for n in range(count):
@@ -323,7 +321,10 @@ def allocate_by_return(
 
 @kernel
 def _is_larger(first: int, first_divisor: int, second: int, second_divisor: int) -> bool:
-    """Compare two fractions exactly, by their continued fractions: products could exceed int64."""
+    """Return whether the first fraction is larger, exactly.
+
+    Their continued fractions are compared, because products could exceed int64.
+    """
     larger = True  # False while the reciprocals are compared
     while True:
         whole, other = first // first_divisor, second // second_divisor
@@ -351,7 +352,11 @@ def _subtract_later_plan(
 def next_change(
     rows: Integers, completions: Integers, plan: Levels, current_level: Integers
 ) -> int:
-    """Return the first slot, counted from now, that needs new plans; `NO_CHANGE` without one."""
+    """Return the first slot that needs new plans, or `NO_CHANGE`.
+
+    That is the next slot if a plan scales up in it; otherwise the first slot in which a plan
+    changes its level or has ended.
+    """
     first = NO_CHANGE
     for row in rows:
         if completions[row] >= 1 and plan[row, 1] > current_level[row]:

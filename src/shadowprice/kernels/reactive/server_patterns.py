@@ -9,7 +9,7 @@ from shadowprice.kernels.jit import constant, kernel
 from shadowprice.kernels.order import stable_order
 
 TOP = constant(0)
-"""Depth of the search before any item is decided."""
+"""Depth of the search at which no item is decided yet."""
 
 
 @kernel
@@ -22,7 +22,11 @@ def _fractional(
     remaining: Integers,
     limit: Integers,
 ) -> float:
-    """Return an upper bound of the value of items from ``depth`` on: the least relaxation."""
+    """Return an upper bound of the value of items from ``depth`` on.
+
+    It is the least value of the fractional knapsacks of single resources. ``orders`` (resources,
+    items) sorts the items by density in each resource, ``depth_of`` is each item's depth.
+    """
     resources, items = orders.shape
     best = 0.0
     for i in range(items):
@@ -58,8 +62,8 @@ def best_pattern(
     """Maximise ``weight . p`` over integers ``0 <= p <= limit`` with ``p demand <= capacity``.
 
     Depth-first branch and bound: the densest item first, with its largest count first. A branch
-    ends if the tightest relaxation to a single resource can't beat the best. Returns the value of
-    the best ``pattern`` (items,) and an upper bound, equal unless ``max_nodes`` ended the search.
+    ends if its bound can't beat the best pattern. Writes the best ``pattern`` (items,); returns its
+    value and an upper bound, which are equal unless ``max_nodes`` ended the search.
     """
     items, resources = demand.shape
     orders = np.zeros((resources, items), dtype=np.int64)

@@ -1,11 +1,12 @@
 """Minimum satisfactory shares: the fewest workers at once that complete a job in time.
 
 Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep Learning"
-(ASPLOS 2023), Algorithm 1. Under a *ceiling*, a job has in every interval the highest level up to
-the ceiling that fits. The least ceiling that completes its work in time is its share.
+(ASPLOS 2023), Algorithm 1. The *levels* of a job are its useful worker counts, ascending. Under a
+*ceiling*, a job has in every interval of slots the highest level up to the ceiling that fits. The
+least ceiling that completes its work in time is its share.
 
 The caller defines what fits: a pool's sums slot by slot (`satisfactory`), or groups of servers over
-intervals (`replanning.plans`). If a level fits, all smaller ones must fit, so that one number per
+intervals (`replanning.plans`). If a level fits, all lower levels must fit, so that one number per
 interval is enough.
 """
 
@@ -92,11 +93,11 @@ def min_ceiling(
     end: int,
     first: Integers,
 ) -> tuple[int, int]:
-    """Return the least ceiling that completes before ``end``, by position, and the completion slot.
+    """Return the position of the least ceiling that completes before ``end``, and when.
 
-    Returns -1, -1 without a ceiling. ``ceilings`` (count,) are the levels that may be ceilings,
-    ascending. The other parameters are those of `completion_slot_of_new_job`. Neither ``gains``
-    nor ``first`` may decrease from one ceiling to the next.
+    Returns -1, -1 if no ceiling does. ``ceilings`` (count,) are the levels that may be ceilings,
+    ascending. The other parameters are those of `completion_slot_of_new_job`. Neither ``gains`` nor
+    ``first`` may decrease from one ceiling to the next, because the search is a bisection.
     """
     high = count - 1
     completion = completion_slot_of_new_job(

@@ -1,7 +1,7 @@
 """Utilities of completion times, for kernels: six families by formula, others by a table.
 
-Other families are tabulated by knots, durations with their values, and interpolated linearly.
-`shadowprice.policies.reactive.worths` chooses the knots.
+A table has knots, which are durations with their utilities; between them it is interpolated
+linearly. `shadowprice.policies.reactive.worths` chooses the knots.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import allocation_free, inlined
 
 CONSTANT, SIGMOID, RECIPROCAL, LINEAR, POWER, DEADLINE, TABULATED = 0, 1, 2, 3, 4, 5, 6
-"""Families of utilities; `TABULATED` is tabulated."""
+"""Families of utilities, as in `Worths.family`."""
 
 
 class Worths(NamedTuple):
     """Utilities of jobs as rows."""
 
     family: Integers
-    parameters: (
-        Floats  # shape (rows, 3), in the order of the family; the number of knots if `TABULATED`
-    )
+    # Up to three parameters of the family, or the number of knots; shape (rows, 3).
+    parameters: Floats
     knots: Integers  # durations in slots, ascending from 0, shape (rows, width)
     values: Floats  # utility at each knot; the last holds for all later durations
 
@@ -50,7 +49,6 @@ def worth(worths: Worths, row: int, duration: float) -> float:
 
 @inlined
 def _interpolate(knots: Integers, values: Floats, count: int, duration: float) -> float:
-    """Interpolate the knots linearly."""
     low, high = 0, count - 1
     if duration >= knots[high]:
         return float(values[high])

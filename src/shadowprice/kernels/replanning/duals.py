@@ -2,7 +2,7 @@
 
 Agrawal, Wang, Ye ("A dynamic near-optimal algorithm for online linear programming", Operations
 Research 2014) price future demand by the dual of the program over past demand, scaled to the
-capacity: accept all that fits, the highest value first. Here
+capacity: accept all that fits, the highest value first. With jobs j and resources r, the dual is
 
     min over p >= 0 of  sum_r budget_r p_r + sum_j weight_j max(0, value_j - sum_r use_jr p_r).
 """
@@ -21,11 +21,11 @@ def shadow_prices(
 ) -> Floats:
     """Minimise the dual by coordinate descent; return the marginal value of each resource.
 
-    Solves a program for each row of ``weights`` (programs, jobs) and ``budgets`` (programs,
-    resources), which are weights and capacities; the result is shaped as ``budgets``. ``value``
-    (jobs,) are utilities, and ``use`` (jobs, resources) the demands. ``sweeps`` is the maximum
-    number of rounds over all resources; one round is exact if one resource is scarce. The price of
-    a resource that isn't scarce is 0.
+    Solves one program per row of ``weights`` (programs, jobs) and of the capacities ``budgets``
+    (programs, resources); the prices are shaped as ``budgets``. The programs share utilities,
+    ``value`` (jobs,), and demands, ``use`` (jobs, resources). ``sweeps`` is the maximum number of
+    rounds over all resources; one round is exact if only one resource is scarce. The price of a
+    resource that isn't scarce is 0.
     """
     prices = np.zeros(budgets.shape)
     for n in range(len(budgets)):
@@ -50,7 +50,7 @@ def _solve(
         return
     order = stable_order(-load)
     spent = np.zeros(jobs)  # sum_r use_jr p_r
-    steepest = np.empty(jobs)
+    negated_limit = np.empty(jobs)  # minus the price of r at which a job's surplus is 0; 1: none
     heap = np.empty(jobs, np.int64)
     computed_at = np.full(resources, -1)
     # A resource's price follows from those of the others, so compute it again if one has changed.
@@ -61,31 +61,31 @@ def _solve(
             if load[r] <= 1.0 or computed_at[r] == changes:
                 continue
             for j in range(jobs):
-                ratio = -1.0
+                limit = -1.0
                 if use[j, r] > 0.0:
-                    ratio = (value[j] - spent[j] + use[j, r] * price[r]) / use[j, r]
-                steepest[j] = -ratio
+                    limit = (value[j] - spent[j] + use[j, r] * price[r]) / use[j, r]
+                negated_limit[j] = -limit
             # The capacity is usually full after a small part of the jobs, so a heap needs less time
             # than a sort.
             size = 0
             for j in range(jobs):
-                if steepest[j] < 0.0:
+                if negated_limit[j] < 0.0:
                     heap[size] = j
                     size += 1
             for index in range(size // 2 - 1, -1, -1):
-                sink_smallest(heap, size, index, steepest)
+                sink_smallest(heap, size, index, negated_limit)
             best = 0.0
             filled = 0.0
             while size:
                 j = heap[0]
                 filled += weight[j] * use[j, r]
-                if filled > budget[r]:
-                    best = -steepest[j]
+                if filled > budget[r]:  # the first job that doesn't fit sets the price
+                    best = -negated_limit[j]
                     break
                 size -= 1
                 heap[0] = heap[size]
                 if size:
-                    sink_smallest(heap, size, TOP, steepest)
+                    sink_smallest(heap, size, TOP, negated_limit)
             if best != price[r]:
                 moved = True
                 changes += 1

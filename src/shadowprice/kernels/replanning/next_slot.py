@@ -32,21 +32,18 @@ MAX_PROMISE_STRETCH = 8
 """Maximum distance of a promise, in planned durations; the horizon if that is more."""
 
 MIN_STEP_COST = 1e-200
-"""Minimum cost of a step, so that its value is finite if the step takes no priced resource.
-
-An infinite value times a utility of 0 would be NaN, which breaks the order of a heap.
-"""
+"""Minimum cost of a step, so that its value is finite; infinity times a utility of 0 is NaN."""
 
 
 @kernel
 def utility_densities(
     jobs: JobArrays, rows: Integers, next_slot: int, weight: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the maximum utility density of each row on an empty cluster, and its utility.
+    """Return each row's maximum utility density on an empty cluster, and the utility there.
 
-    The density is the utility over weighted worker-slots, the maximum over all levels; 0 if nothing
-    completes in time. ``weight`` (table rows, 2), of a worker and of a parameter server of each
-    job, is any positive weight: it ranks jobs, and nothing is paid.
+    The density of a level is its utility over its weighted worker-slots; the maximum is 0 if no
+    level completes in time. ``weight`` (rows of ``jobs``, 2) are weights of a worker and of a
+    parameter server of each job. Any weights do, because densities only rank jobs.
     """
     density, best_utility = np.zeros(len(rows)), np.zeros(len(rows))
     for n in range(len(rows)):
@@ -60,6 +57,7 @@ def utility_densities(
             processes = weight[row, 0] * jobs.worker_counts[row, level]
             processes += weight[row, 1] * jobs.ps_counts[row, level]
             value = utility(jobs, row, next_slot + slots - 1)
+            # The weight is 0 if a job only needs resources without a limit.
             weighted_slots = max(processes, 1e-300) * slots
             if value > density[n] * weighted_slots:
                 density[n] = value / weighted_slots
@@ -69,10 +67,10 @@ def utility_densities(
 
 @kernel
 def min_cluster_slots(jobs: JobArrays, rows: Integers, on_worker: Floats, on_ps: Floats) -> Floats:
-    """Return the minimum slots of the entire cluster for each row's work, at its thriftiest level.
+    """Return each row's work in slots of the entire cluster, at its thriftiest level.
 
     ``on_worker`` and ``on_ps`` (jobs, priced resources) are the shares of the cluster that a worker
-    and a parameter server use; the scarcest resource counts.
+    and a parameter server use. The work of a level is in shares of its dominant resource.
     """
     result = np.full(len(rows), np.inf)
     for n in range(len(rows)):
@@ -93,8 +91,8 @@ def latest_acceptable_slot(
 ) -> int:
     """Return the last slot whose utility is almost that in the slot ``completion``.
 
-    ``tolerance`` is the share of the utility that may be lost. ``horizon`` is the maximum number of
-    slots ahead, unless `MAX_PROMISE_STRETCH` times those of ``completion`` are more.
+    ``tolerance`` is the share of the utility that may be lost. The result is at most ``horizon``
+    slots away, or `MAX_PROMISE_STRETCH` times as far as ``completion`` if that is later.
     """
     reach = max(horizon, MAX_PROMISE_STRETCH * (completion - next_slot + 1))
     last = max(completion, min(jobs.last_slot[row], next_slot + reach))
@@ -106,7 +104,7 @@ def latest_acceptable_slot(
 def latest_acceptable_slots(
     jobs: JobArrays, rows: Integers, next_slot: int, horizon: int, tolerance: float
 ) -> tuple[Integers, Floats]:
-    """Return each row's latest acceptable slot, and the utility of its earliest completion."""
+    """Return each row's latest acceptable slot, and the utility of its work at full speed."""
     result = np.zeros(len(rows), np.int64)
     value = np.zeros(len(rows))
     for n in range(len(rows)):
@@ -132,12 +130,12 @@ def plan_waiting(
 ) -> None:
     """Plan waiting jobs in order, each in the capacity that the plans before it leave.
 
-    - ``expected``: the same jobs, but plans count on their expected progress. It is for jobs that
-      have no plan by certain progress; such plans may break.
+    - ``expected``: the same jobs, but ``counted_gains`` is their expected progress. Jobs without a
+      plan by certain progress are planned by it; such plans may break.
     - ``loses_by_restarts`` (jobs,): whether a restart costs a job progress. If it doesn't, expected
       progress isn't more than the certain one.
     - ``rows`` (jobs,): waiting jobs, the highest density first.
-    - ``price`` (rows of the table, 2): of a worker and of a parameter server.
+    - ``price`` (rows of ``jobs``, 2): of a worker and of a parameter server in a slot.
     - ``result`` (jobs, 5), written: slot by which the plan was to complete (-1 without a plan),
       slot in which it completes, utility, cost, and 1 if it counts on certain progress only.
     """
@@ -162,13 +160,13 @@ def plan_waiting(
 
 
 class StepWeights(NamedTuple):
-    """Weights of jobs' steps up."""
+    """Weights by which steps up, to more workers, are compared (`best_step`)."""
 
     utility: Floats  # of completing each job, shape (rows,)
     process: Floats  # weight of a worker and of a parameter server, shape (rows, 2)
     loss: Floats  # share of a slot lost by a move; 0 before the first start, shape (rows,)
     previous_level: Integers  # level in the previous slot, -1 for none, shape (rows,)
-    forbidden: Flags  # levels that are not allowed, shape (rows, levels); empty without limits
+    forbidden: Flags  # whether a level is forbidden, shape (rows, levels); empty if none is
 
 
 @kernel
@@ -177,17 +175,17 @@ def allocate_spare(
 ) -> None:
     """Allocate the spare capacity of the first slot: one step up at a time, the best first.
 
-    The value of a step is the share of the remaining work that it adds times the job's utility,
-    over the weight of the resources that it takes. A step that moves a job which would otherwise
-    keep its placement also costs the move. A co-located job may start here; it scales up once its
-    server is known (`placement.scale_up_colocated`).
+    The value of a step is the job's utility times the share of remaining work that the step adds,
+    over the weight of the resources that it takes. If the step moves a job that would otherwise
+    keep its placement, the move's cost is subtracted. A co-located job may start here; it scales up
+    once its server is known (`placement.scale_up_colocated`).
 
     ``rows`` (jobs,) may run in the slot.
     """
     heap = [(0.0, -1, -1)]  # numba infers the type from this entry
     heap.pop()
     for n in range(len(rows)):
-        # Paused jobs (level -1) and spread ones, but no co-located ones.
+        # Paused jobs (level -1) and spread jobs; co-located ones scale up on their servers later.
         if log.level[rows[n]] < jobs.spread_levels[rows[n]]:
             push_step(heap, jobs, rows, n, jobs.levels[rows[n]], weights, log)
     state = line.state[0]
@@ -245,7 +243,10 @@ def push_step(
 def best_step(
     jobs: JobArrays, row: int, current_level: int, first: int, end: int, weights: StepWeights
 ) -> tuple[float, int]:
-    """Return value by weight and level of the best step to ``[first, end)``; level -1 for none."""
+    """Return the best step to a level of ``[first, end)``: its value by weight, and the level.
+
+    The level is -1 if no step is allowed or adds progress.
+    """
     gain = 0.0
     used = 0.0
     if current_level >= 0:
@@ -268,6 +269,7 @@ def best_step(
         cost += weights.process[row, 1] * jobs.ps_counts[row, level] - used
         cost = max(cost, MIN_STEP_COST)
         allowed = len(weights.forbidden) == 0 or not weights.forbidden[row, level]
+        # Of equal steps, up to rounding, the smallest comes first.
         if allowed and step_gain > 0.0 and step_gain > best * cost * (1.0 + 1e-9):
             best = step_gain / cost
             target = level

@@ -1,6 +1,6 @@
-"""Assigns levels that were packed by server group to individual servers.
+"""Placement of levels, which were packed by server group, on individual servers.
 
-Jobs use few of all servers. So placements are lists of entries, and servers with equal free
+A job uses few of all servers. So placements are lists of entries, and servers with equal free
 capacity are handled as one group: no step visits every server for every job.
 """
 
@@ -31,7 +31,7 @@ class ServerGroups(NamedTuple):
     free: Integers  # free capacity of each server of a group, shape (capacity, resources)
     role: Integers  # role of its servers, as in `Timeline`
     size: Integers  # number of its servers; an empty group is reused
-    first: Integers  # its lowest server, or one before that
+    first: Integers  # its lowest server, or a lower number from which a search finds it
     group_of: Integers  # group of each server, -1 for one without a role, shape (servers,)
     used: Integers  # number of groups, shape (1,)
 
@@ -46,7 +46,6 @@ def _best_fit(groups: ServerGroups, role: int, demand: Integers, remaining: int)
 
 @inlined
 def _lowest_server(groups: ServerGroups, g: int) -> int:
-    """Return the lowest server of a group."""
     server = groups.first[g]
     while groups.group_of[server] != g:
         server += 1
@@ -71,7 +70,6 @@ def update_free(groups: ServerGroups, server: int, demand: Integers, count: int)
 
 @inlined
 def _find_or_add_group(groups: ServerGroups, free: Integers, role: int) -> int:
-    """Return the group of a role and free capacity, and add one if there is none."""
     vacant = -1
     for g in range(groups.used[0]):
         if groups.size[g] == 0:
@@ -139,8 +137,8 @@ def group_servers(free: Integers, roles: Integers) -> ServerGroups:
 class Placements(NamedTuple):
     """Placements of jobs, as entries of one server each.
 
-    While placements are computed, a row has space for more entries. They are in any order, and some
-    may be empty.
+    While placements are computed, a row has space for more entries, its entries are in any order,
+    and some may be empty.
     """
 
     first: Integers  # first entry of a row
@@ -172,7 +170,7 @@ class Placements(NamedTuple):
 
 @inlined
 def _new_entries(space: Integers) -> Placements:
-    """Return no entries, with space for some in each row."""
+    """Return placements without entries, with ``space`` (rows,) for new entries."""
     end = np.cumsum(space)
     size = end[-1] if len(space) > 0 else 0
     return Placements(
@@ -186,7 +184,10 @@ def _new_entries(space: Integers) -> Placements:
 
 @allocation_free
 def find_or_add_entry(entries: Placements, row: int, server: int, is_new: bool) -> int:
-    """Return a row's entry of a server; add one if there is none, as ``is_new`` may say."""
+    """Return a row's entry of a server; add an empty one if there is none.
+
+    ``is_new`` skips the search: the caller knows that the row isn't on the server.
+    """
     end = entries.first[row] + entries.size[row]
     if not is_new:
         for entry in range(entries.first[row], end):
@@ -233,7 +234,7 @@ def place_spread(
 ) -> bool:
     """Place several of a job's demands on servers, by the rule of `timeline.pack`."""
     remaining = count
-    # Each server is chosen once, so a search is only needed if the job is on some already.
+    # The loop chooses each server once, so search only if the job has entries from before.
     is_new = entries.size[row] == 0
     while remaining > 0:
         best, fit_count = _best_fit(groups, role, demand, remaining)
@@ -429,7 +430,7 @@ def _place_as_packed(
 
 @kernel
 def compare_placements(rows: Integers, current: Placements, new: Placements) -> Integers:
-    """Compare new placements with current ones; the values are those of `reactive.places`."""
+    """Return 0 for equal placements, 1 if the new one has less, 2 if it has more, 3 if both."""
     result = np.zeros(len(rows), np.int64)
     for n in range(len(rows)):
         row = rows[n]
@@ -458,10 +459,9 @@ def compare_placements(rows: Integers, current: Placements, new: Placements) -> 
 def _keep_spread(
     free: Integers, jobs: JobArrays, row: int, level: int, current: Placements, entries: Placements
 ) -> None:
-    """Keep a level's processes on their servers; release the smallest groups first.
+    """Keep a level's processes on their servers; excess ones leave servers with the fewest.
 
-    Processes whose capacity was meanwhile allocated to others, such as bags of tasks, are released
-    before those.
+    Before that, processes are released if others, such as bags of tasks, use their capacity now.
     """
     start, end = current.first[row], current.first[row] + current.size[row]
     workers, ps = current.workers[start:end].copy(), current.ps[start:end].copy()
@@ -526,7 +526,7 @@ def _keep_colocated(
 
 @kernel
 def reduce_to_sum(counts: Integers, limit: int) -> Integers:
-    """Reduce counts in place to a sum of at most ``limit``, the smallest first; return them."""
+    """Reduce counts in place to a sum of at most ``limit``; the smallest become 0 first."""
     excess = counts.sum() - max(limit, 0)
     if excess > 0:
         for n in stable_order(counts):
@@ -590,8 +590,8 @@ def place_paused_jobs(
     """Place paused jobs on the remaining capacity of servers, the best steps first.
 
     `next_slot.allocate_spare` assumes that servers are packed as in plans. Jobs that keep their
-    placement leave less capacity on some servers, and more on others. ``free`` (servers, resources)
-    and ``log`` are updated. Returns all placements.
+    placement leave less capacity on some servers, and more on others. So more jobs may fit.
+    ``free`` (servers, resources) and ``log`` are updated. Returns the placements of all rows.
     """
     space = placements.size.copy()
     heap = [(0.0, -1, -1)]
@@ -614,7 +614,7 @@ def place_paused_jobs(
         _, n, target = heapq.heappop(heap)
         row = rows[n]
         if _best_fit(groups, WORKER_ROLE, jobs.worker[row], ONE)[0] < 0:
-            continue
+            continue  # not even one worker fits, so no smaller step does
         if _place_job(groups, jobs, row, target, entries):
             log.level[row] = target
         else:

@@ -66,7 +66,7 @@ class JobArrays(NamedTuple):
 
 
 SPREAD, COLOCATED = constant(0), constant(1)
-"""Placement modes: processes on any servers, or all of them on one."""
+"""Placement modes: processes on any servers, or all processes on one server."""
 
 
 @inlined
@@ -139,7 +139,10 @@ FIRST_SPREAD_LEVEL = constant(0)
 
 
 class LevelDemand(NamedTuple):
-    """Demand of one job by level: the only arrays that functions get which visit every interval."""
+    """Demand of one job by level, for functions that are called for every interval.
+
+    Passing all arrays of `JobArrays` to them would cost more than packing.
+    """
 
     worker: Integers  # shape (resources,)
     ps: Integers  # shape (resources,)
@@ -150,7 +153,6 @@ class LevelDemand(NamedTuple):
 
 @inlined
 def _level_demand(jobs: JobArrays, row: int) -> LevelDemand:
-    """Return the demand of a job by level."""
     return LevelDemand(
         jobs.worker[row],
         jobs.ps[row],
@@ -239,7 +241,7 @@ def _max_level_in_share(
 
 @allocation_free
 def fitting_levels(line: Timeline, jobs: JobArrays, row: int, mode: int, end: int) -> None:
-    """Write the level that fits into each interval that starts before ``end``."""
+    """Write to `Timeline.fitting` the highest level that fits intervals before ``end``."""
     intervals = line.used[0]
     k = 0
     # Two loops, because LLVM unrolls and inlines small bodies only.
@@ -256,7 +258,10 @@ def fitting_levels(line: Timeline, jobs: JobArrays, row: int, mode: int, end: in
 
 @allocation_free
 def earliest_completion(line: Timeline, jobs: JobArrays, row: int, mode: int, end: int) -> int:
-    """Write the levels that fit; return the completion slot in a mode, -1 if not before ``end``."""
+    """Return the earliest completion slot in a mode, -1 if none is before ``end``.
+
+    Also writes the levels that fit (`fitting_levels`).
+    """
     fitting_levels(line, jobs, row, mode, end)
     top = jobs.hull[row, hull_range(jobs, row, mode)[1] - 1]
     return completion_slot_of_new_job(
@@ -266,7 +271,7 @@ def earliest_completion(line: Timeline, jobs: JobArrays, row: int, mode: int, en
 
 
 class PlannedLevels(NamedTuple):
-    """Planned levels by row, as runs of equal slots that start at the slot of planning."""
+    """Planned levels by row, as runs of equal slots; the first run starts in the plan's slot."""
 
     runs: Integers  # number of runs of each row; -1 without a plan
     until: Integers  # first slot after each run, shape (rows, width)
@@ -274,7 +279,7 @@ class PlannedLevels(NamedTuple):
 
 
 class PackingLog(NamedTuple):
-    """Allocations of the first slot in packing order, so that servers can be packed by it."""
+    """Allocations of the first slot in packing order, in which servers are packed too."""
 
     used: Integers  # number of entries, shape (1,)
     row: Integers  # job of each entry
@@ -287,7 +292,7 @@ class PackingLog(NamedTuple):
 def min_final_level(
     line: Timeline, jobs: JobArrays, row: int, ceiling: int, completion: int
 ) -> int:
-    """Return the least level that completes a plan in its last slot."""
+    """Return the least level in the slot ``completion`` that completes a plan in this slot."""
     top = jobs.hull[row, ceiling]
     first = jobs.spread_levels[row] if top >= jobs.spread_levels[row] else FIRST_SPREAD_LEVEL
     remaining = jobs.remaining[row]
@@ -382,7 +387,7 @@ def allocate_plan(
 
 @inlined
 def _count_runs(top: int, final: int, last: int, fitting: Integers) -> int:
-    """Return the number of runs of a plan with levels up to ``top``, and ``final`` in ``last``."""
+    """Return the number of runs of a plan up to level ``top``, with ``final`` in ``last``."""
     runs = 1
     for k in range(1, last + 1):
         level = final if k == last else min(top, fitting[k])
@@ -486,12 +491,13 @@ def allocate_rest_of_plan(
         if until <= next_slot:
             continue
         level = old.level[row, n]
+        # A level without certain progress, other than that of a free start, needs no capacity.
         if level >= 0 and (starts_free or jobs.counted_gains[row, level] > 0):
             gain = jobs.counted_gains[row, level]
             if starts_free:
                 remaining -= jobs.gains[row, level] - gain
                 starts_free = False
-            if remaining <= gain:
+            if remaining <= gain:  # also if the gain is 0 and the free start did all work
                 until = start + 1
             elif gain > 0:
                 until = min(until, start + (remaining + gain - 1) // gain)
@@ -529,8 +535,8 @@ def plan_in_order(
     """Plan jobs in order, each with the least ceiling that keeps its promise.
 
     ``order`` (jobs,) are rows, and ``promise`` (rows,) completion slots. Returns the number of rows
-    without a plan, which are written to ``failed`` (jobs,). Planning stops at the first one unless
-    ``continue_on_failure``.
+    that find no plan, which are written to ``failed`` (jobs,). Planning stops at the first of them
+    unless ``continue_on_failure``.
     """
     failures = 0
     for n in range(len(order)):
@@ -588,8 +594,8 @@ def best_plan(
     by which the utility has lost a given part. Each is planned with its least ceiling, co-located
     first if that is faster. `allocate_plan` may follow: ``fitting`` has the levels of that mode.
 
-    Returns the slot by which the plan was to complete, -1 if nothing completes in time; the
-    ceiling; the slot in which the plan completes; utility; and cost.
+    Returns (target, ceiling, completion, utility, cost). The target is the slot by which the plan
+    was to complete, -1 if nothing completes in time; the plan may complete earlier.
     """
     next_slot = line.start[0]
     last = jobs.last_slot[row]
@@ -599,6 +605,7 @@ def best_plan(
     if mode_count(jobs, row) > 1:
         best = _best_plan_in_mode(line, jobs, row, COLOCATED, price)
         if best[0] >= 0:
+            # Skip the search in the other mode if even a free plan at full speed pays no more.
             gain = max(jobs.gains[row, jobs.spread_levels[row] - 1], 1)
             earliest = next_slot + (jobs.remaining[row] + gain - 1) // gain - 1
             payoff = best[3] - best[4]

@@ -3,7 +3,7 @@
 A plan changes at the start and end of jobs, not in every slot. Of the servers of a kind, only the
 number with equal free capacity matters. So the capacity of a horizon is a few intervals, each with
 a few groups, for any number of slots and servers. Everything that enters an interval is packed
-server by server: the content of a timeline can be placed, not only added up.
+server by server, so that the content of a timeline can be placed on real servers.
 """
 
 from typing import NamedTuple
@@ -16,19 +16,17 @@ from shadowprice.kernels.jit import allocation_free, constant, inlined
 WORKER_ROLE, PS_ROLE = constant(1), constant(2)
 """Bits of a group's role: its servers may host workers, parameter servers, or both."""
 
-INFINITE_SLOT = constant(np.iinfo(np.int64).max // 4)
-"""End of the last interval."""
-
+INFINITE_SLOT = constant(np.iinfo(np.int64).max // 4)  # end of the last interval
 UNLIMITED_COUNT = constant(np.iinfo(np.int64).max // 4)
-"""A count or amount without a limit; sums of a few don't overflow."""
+"""A count or amount without a limit; sums of up to four don't overflow."""
 
 ONE = constant(1)
 
 
 class Timeline(NamedTuple):
-    """Free capacity over time: intervals, the states that they show, and the states' groups."""
+    """Free capacity over time: intervals, and the state of each, which has groups of servers."""
 
-    used: Integers  # number of intervals, and of allocated states, shape (2,)
+    used: Integers  # number of intervals, and of states in use, shape (2,)
     start: Integers  # first slot of each interval and end of the last, ascending, (capacity + 1,)
     state: Integers  # state of each interval, shape (capacity,)
     groups: Integers  # number of groups of each state, shape (capacity,)
@@ -48,7 +46,7 @@ class Timeline(NamedTuple):
 
 
 def new_timeline(max_states: int, width: int, limits: Integers, shared: bool) -> Timeline:
-    """Allocate states with up to ``width`` groups each, the last one as scratch space."""
+    """Allocate states with up to ``width`` groups each; the last state is scratch space."""
     tenants, resources = len(limits) - 1, limits.shape[1]
     return Timeline(
         np.zeros(2, np.int64),
@@ -127,7 +125,7 @@ def split_interval_at(line: Timeline, slot: int) -> int:
     low = int(np.searchsorted(line.start[:intervals], slot, side="right")) - 1
     if line.start[low] == slot:
         return low
-    if line.used[1] >= len(line.state) - 1:
+    if line.used[1] >= len(line.state) - 1:  # the last state is scratch space
         return -1
     new_state = line.used[1]
     line.used[1] += 1
@@ -151,7 +149,7 @@ def fit_on_server(free: Integers, demand: Integers, limit: int) -> int:
         if needed > 0:
             if free[r] < needed:
                 return 0
-            # Avoid the division if a product, which can't overflow here, shows that all fit.
+            # Avoid the division if the product shows that all fit; below 2^62 it can't overflow.
             if count >= 1 << 16 or needed >= 1 << 46 or free[r] < needed * count:
                 count = min(count, free[r] // needed)
     return count
@@ -173,9 +171,10 @@ def total_fit(line: Timeline, state: int, role: int, demand: Integers, limit: in
 def copy_capacity(
     line: Timeline, demand: Integers, tenant: int, limit: int, end: int, counts: Integers
 ) -> None:
-    """Write how many times a demand fits in each slot before ``end``, at most ``limit``.
+    """Write to ``counts`` how many copies of a bag's task fit in each slot, at most ``limit``.
 
-    ``demand`` is that of a copy on a server for workers. The tenant's headroom limits the counts.
+    ``counts`` begins with the timeline's first slot, and ``end`` is exclusive. ``demand`` is of one
+    copy, on a server for workers. The tenant's headroom limits the counts.
     """
     next_slot = line.start[0]
     for k in range(line.used[0]):
@@ -203,9 +202,9 @@ def best_fit_group(
 ) -> tuple[int, int]:
     """Return the best-fitting group for ``remaining`` demands, or -1, and how many fit on a server.
 
-    ``free`` (groups, resources), ``role`` and ``size`` (groups,) describe the groups; empty ones
-    don't count. The best group is the one that all remaining demands together fill best. If no
-    server fits all of them, it is the group with the most free capacity.
+    ``free`` (groups, resources), ``role`` and ``size`` (groups,) describe the groups; empty groups
+    are skipped. If servers fit all remaining demands, the best group is the one that they fill
+    best; otherwise it is the group whose servers fit the most demands.
     """
     best = -1
     best_fit_count = 0
@@ -244,7 +243,7 @@ def _precedes(free: Integers, role: Integers, group: int, other: int) -> bool:
 
 @inlined
 def _drop_if_empty(line: Timeline, state: int, group: int) -> None:
-    """Move the last group to the place of a group without servers."""
+    """If a group has no servers, move the last group to its position."""
     if line.servers[state, group] == 0:
         last = line.groups[state] - 1
         line.servers[state, group] = line.servers[state, last]
@@ -286,15 +285,16 @@ def _add_group(
 def _allocate(
     line: Timeline, state: int, group: int, servers: int, demand: Integers, per_server: int
 ) -> None:
-    """Allocate ``per_server`` demands on each of some servers of a group, which leave it."""
+    """Allocate ``per_server`` demands on each of ``servers`` servers, which leave their group."""
     resources = line.free.shape[2]
     role = line.role[state, group]
     free = line.free[state, group]
     target = _find_group(line, state, role, free, demand, per_server)
-    whole = line.servers[state, group] == servers
-    if target < 0 and not whole and line.groups[state] == line.servers.shape[1]:
+    takes_all = line.servers[state, group] == servers
+    if target < 0 and not takes_all and line.groups[state] == line.servers.shape[1]:
         # All groups are in use. These servers join a group with less free capacity, which loses
-        # the difference but never overbooks. Without one, all of the group counts as used.
+        # the difference but never overbooks. Without such a group, the demands are subtracted from
+        # all servers of this one.
         for g in range(line.groups[state]):
             if g != group and line.role[state, g] == role:
                 lower = True
@@ -303,8 +303,8 @@ def _allocate(
                 if lower:
                     target = g
                     break
-        whole = target < 0
-    if target < 0 and whole:
+        takes_all = target < 0
+    if target < 0 and takes_all:
         for r in range(resources):
             free[r] -= per_server * demand[r]
         return
@@ -317,9 +317,9 @@ def _allocate(
 
 @allocation_free
 def pack(line: Timeline, state: int, role: int, demand: Integers, count: int) -> bool:
-    """Pack a demand several times into a state; return whether all of them fit.
+    """Pack ``count`` equal demands into a state; return whether all of them fit.
 
-    Servers need all bits of the role: co-located jobs with parameter servers need both. Demands
+    Servers need all bits of ``role``; a co-located job with parameter servers has both. Demands
     that fit together on one server go to the server that they fill best. While more remain, the
     freest servers are filled first, so that a job is on few of them. A failure changes the state.
     """
@@ -351,7 +351,7 @@ def pack_ps_first(
     """Pack parameter servers and then workers, which didn't fit in the other order.
 
     On servers that host both, workers may have taken the only place of a parameter server.
-    ``backup`` is the state's content before; it is restored on failure.
+    ``backup`` is a state with the content before the first try; a failure restores it.
     """
     copy_state(line, backup, state)
     if pack(line, state, PS_ROLE, ps, ps_count) and pack(line, state, WORKER_ROLE, worker, workers):
@@ -426,7 +426,6 @@ def _add_servers(line: Timeline, state: int, role: int, free: Integers, count: i
 
 @inlined
 def _remove_servers(line: Timeline, state: int, role: int, free: Integers, count: int) -> None:
-    """Remove equal servers from a state."""
     if count > 0:
         g = _find_group(line, state, role, free, free, 0)
         line.servers[state, g] -= count

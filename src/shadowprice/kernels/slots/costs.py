@@ -1,10 +1,11 @@
 """Cost of a worker count in each slot, and the servers on which the workers are placed.
 
-In a slot, y workers cost least on the y cheapest positions, and their z parameter servers on the z
-cheapest positions of their own pool (OASiS Algorithm 2, lines 18-27). So the cost depends only on
-y. Servers come in groups of equal servers (`groups`). Only the cheapest groups that together have
-room for the largest y matter: a heap keeps them while it scans the groups. The number of positions
-of a group is computed only if its price gets it into the heap.
+A *position* is free capacity for one worker (or parameter server) on a server. In a slot, y workers
+cost least on the y cheapest positions, and their z parameter servers on the z cheapest positions of
+their own pool (OASiS Algorithm 2, lines 18-27). So the cost depends only on y. Servers come in
+groups of equal servers (`groups`). Only the cheapest groups that together have positions for the
+largest y matter: a heap keeps them while a loop scans the groups. The positions of a group are
+counted only if it is cheap enough for the heap.
 """
 
 from typing import NamedTuple
@@ -22,21 +23,20 @@ WORKERS, PS = constant(2), constant(3)
 
 
 class Scratch(NamedTuple):
-    """Scratch space of one slot: groups, and servers that receive processes."""
+    """Scratch space of one slot: the first four arrays by group, the others by used server."""
 
     unit_cost: Floats  # cost of one position in each group
-    positions: Integers  # positions of each chosen group, on all its servers
+    positions: Integers  # number of positions of each chosen group, on all its servers
     chosen: Integers  # the chosen groups
     quota: Integers  # processes that each group still gets
-    server: Integers  # servers that receive processes: positions in the pool
-    processes: Integers  # their number
-    heap: Integers
+    server: Integers  # used servers, by their number in the pool
+    processes: Integers  # processes on each of them
+    heap: Integers  # used servers, the highest on top; keys are their numbers
     key: Floats
 
 
 @inlined
 def _scratch(groups: int, servers: int) -> Scratch:
-    """Return scratch space for some groups and servers."""
     return Scratch(
         np.empty(groups), np.empty(groups, np.int64), np.empty(groups, np.int64),
         np.empty(groups, np.int64), np.empty(servers, np.int64), np.empty(servers, np.int64),
@@ -50,10 +50,10 @@ def cheapest_positions(
 ) -> int:
     """Find the groups with a slot's cheapest positions, the cheapest first; return their number.
 
-    They have ``limit`` positions, or all that exist; the group with the lowest server comes first
-    on ties. ``demand`` and ``share`` (resources,) are the needs of one worker (or parameter
-    server), in amounts and as shares, to which prices refer. The first arrays of ``scratch`` have
-    the result.
+    Together they have at least ``limit`` positions, or all that exist; on ties the group with the
+    lowest server comes first. ``demand`` and ``share`` (resources,) are the needs of one worker (or
+    parameter server), in amounts and as shares, to which prices refer. The result is in
+    ``scratch``: ``chosen``, and the ``unit_cost`` and ``positions`` of each chosen group.
     """
     unit_cost, positions, chosen = scratch.unit_cost, scratch.positions, scratch.chosen
     if limit <= 0:
@@ -64,10 +64,10 @@ def cheapest_positions(
     unit_cost[:groups] = 0.0
     for r in range(resources):
         if share[r] > 0.0:  # 0 times an infinite price is NaN
-            part = share[r]
+            resource_share = share[r]
             prices = price[r]
             for g in range(groups):
-                unit_cost[g] += part * prices[g]
+                unit_cost[g] += resource_share * prices[g]
     size = 0
     total = 0
     max_cost = np.inf
@@ -101,11 +101,11 @@ def cheapest_positions(
             max_cost = unit_cost[chosen[0]]
             last = first[chosen[0]]
     # Popping the most expensive group first fills the result from the end.
-    for place in range(size - 1, 0, -1):
+    for position in range(size - 1, 0, -1):
         top = chosen[0]
-        chosen[0] = chosen[place]
-        sink(chosen, place, unit_cost, first)
-        chosen[place] = top
+        chosen[0] = chosen[position]
+        sink(chosen, position, unit_cost, first)
+        chosen[position] = top
     return size
 
 
@@ -131,24 +131,24 @@ def slot_costs(
     worker_pool: Groups,
     worker_demand: Integers,
     worker_share: Floats,
-    server_pool: Groups,
-    server_demand: Integers,
-    server_share: Floats,
+    ps_pool: Groups,
+    ps_demand: Integers,
+    ps_share: Floats,
     workers: Integers,
-    servers: Integers,
+    ps_counts: Integers,
 ) -> Floats:
     """Price each worker count, with its parameter servers, in every slot.
 
     Parameters
     ----------
-    worker_pool, server_pool : Groups
+    worker_pool, ps_pool : Groups
         The two pools over the same T slots; no server is in both. Without parameter servers, pass
         the worker pool twice.
-    worker_demand, server_demand : int64[R]
+    worker_demand, ps_demand : int64[R]
         Demand of one worker, and of one parameter server.
-    worker_share, server_share : float64[R]
+    worker_share, ps_share : float64[R]
         The same as shares of the largest capacity, to which prices refer.
-    workers, servers : int64[C]
+    workers, ps_counts : int64[C]
         Worker counts, in any order, and parameter servers of each (0 for all-reduce training).
 
     Returns
@@ -162,32 +162,32 @@ def slot_costs(
     max_ps = 0
     for c in range(choices):
         max_workers = max(max_workers, workers[c])
-        max_ps = max(max_ps, servers[c])
-    widest = max(worker_pool.members.shape[1], server_pool.members.shape[1])
+        max_ps = max(max_ps, ps_counts[c])
+    widest = max(worker_pool.members.shape[1], ps_pool.members.shape[1])
     scratch = _scratch(widest, 0)
     worker_total = np.empty(max_workers + 1)
-    server_total = np.empty(max_ps + 1)
+    ps_total = np.empty(max_ps + 1)
     cost = np.empty((slots, choices))
     worker_row = -1
-    server_row = -1
+    ps_row = -1
     for t in range(slots):
         row = worker_pool.row_of[t]
-        other = server_pool.row_of[t]
-        # Slots in a row often share their state, and so their costs.
-        if t > 0 and row == worker_row and (other == server_row or max_ps == 0):
+        other = ps_pool.row_of[t]
+        # Successive slots often share their row, and so their costs.
+        if t > 0 and row == worker_row and (other == ps_row or max_ps == 0):
             for c in range(choices):
                 cost[t, c] = cost[t - 1, c]
             continue
         if row != worker_row:
             _running_cost(worker_pool, row, worker_demand, worker_share, worker_total, scratch)
             worker_row = row
-        if other != server_row and max_ps > 0:
-            _running_cost(server_pool, other, server_demand, server_share, server_total, scratch)
-        server_row = other
+        if other != ps_row and max_ps > 0:
+            _running_cost(ps_pool, other, ps_demand, ps_share, ps_total, scratch)
+        ps_row = other
         for c in range(choices):
             cost[t, c] = worker_total[workers[c]]
-            if servers[c] > 0:
-                cost[t, c] += server_total[servers[c]]
+            if ps_counts[c] > 0:
+                cost[t, c] += ps_total[ps_counts[c]]
     return cost
 
 
@@ -195,7 +195,10 @@ def slot_costs(
 def _take(
     pool: Groups, row: int, g: int, s: int, demand: Integers, scratch: Scratch, n: int
 ) -> int:
-    """Fill a server of a group up to the group's quota; return the number of processes."""
+    """Fill a server of a group, up to the group's quota; return its number of processes.
+
+    ``n`` is the number of servers used before.
+    """
     taken = fits_on(pool.free[row, :, g], demand, scratch.quota[g])
     scratch.quota[g] -= taken
     scratch.server[n] = s
@@ -221,45 +224,45 @@ def _write_entries(
 ) -> int:
     """Write the entries of ``count`` demands on a slot's cheapest positions; return their end.
 
-    ``numbers`` (S,) are the servers' numbers in the cluster, ``column`` that of the counts in
-    ``entry``, and ``n`` the first entry.
+    ``numbers`` (S,) are the numbers of the pool's servers in the cluster. Entries start with row
+    ``n`` of ``entry``, with counts in ``column``.
     """
     row = pool.row_of[slot]
     size = cheapest_positions(pool, row, demand, share, count, scratch)
     chosen, quota = scratch.chosen, scratch.quota
     quota[: pool.groups[row]] = 0
-    rest = count
-    reserved = 0  # processes on servers that have reservations
+    remaining = count
+    reserved = 0  # processes to place on servers that have reservations
     for i in range(size):
         g = chosen[i]
-        quota[g] = min(scratch.positions[g], rest)
-        rest -= quota[g]
+        quota[g] = min(scratch.positions[g], remaining)
+        remaining -= quota[g]
         if pool.unreserved_group[row, pool.kind[row, g]] != g:
             reserved += quota[g]
     count = 0
-    place = 0
+    position = 0
     while reserved > 0:
-        g = pool.reserved_group[row, place]
+        g = pool.reserved_group[row, position]
         if quota[g] > 0:
-            s = pool.reserved_server[row, place]
+            s = pool.reserved_server[row, position]
             reserved -= _take(pool, row, g, s, demand, scratch, count)
             count += 1
-        place += 1
-    # Then the other servers: members of the kind that aren't among the reserved ones.
+        position += 1
+    # Then servers without reservations: members of the kind that the row doesn't list.
     kinds = pool.kinds
     for i in range(size):
         g = chosen[i]
         k = pool.kind[row, g]
         if pool.unreserved_group[row, k] != g:
             continue
-        place = 0
+        position = 0
         for m in range(kinds.start[k], kinds.start[k + 1]):
             if quota[g] == 0:
                 break
             s = kinds.member[m]
-            while place < pool.reserved[row] and pool.reserved_server[row, place] < s:
-                place += 1
-            if place == pool.reserved[row] or pool.reserved_server[row, place] != s:
+            while position < pool.reserved[row] and pool.reserved_server[row, position] < s:
+                position += 1
+            if position == pool.reserved[row] or pool.reserved_server[row, position] != s:
                 _take(pool, row, g, s, demand, scratch, count)
                 count += 1
     # Popping the highest server first fills the entries from the end.
@@ -280,12 +283,12 @@ def expand_choices(
     worker_demand: Integers,
     worker_share: Floats,
     worker_servers: Integers,
-    server_pool: Groups,
-    server_demand: Integers,
-    server_share: Floats,
-    server_servers: Integers,
+    ps_pool: Groups,
+    ps_demand: Integers,
+    ps_share: Floats,
+    ps_servers: Integers,
     workers: Integers,
-    servers: Integers,
+    ps_counts: Integers,
     choice: Integers,
 ) -> Integers:
     """Return the servers of the chosen worker counts and their parameter servers.
@@ -295,11 +298,11 @@ def expand_choices(
 
     Parameters
     ----------
-    worker_pool, worker_demand, worker_share, server_pool, server_demand, server_share
+    worker_pool, worker_demand, worker_share, ps_pool, ps_demand, ps_share
         As in `slot_costs`, unchanged since.
-    worker_servers, server_servers : int64[S]
+    worker_servers, ps_servers : int64[S]
         Number in the cluster of each server of the pools.
-    workers, servers : int64[C]
+    workers, ps_counts : int64[C]
         As in `slot_costs`.
     choice : int64[T]
         Chosen entry of ``workers`` in each slot, -1 for none; its cost is finite.
@@ -307,19 +310,19 @@ def expand_choices(
     Returns
     -------
     int64[E, 4]
-        Slot, server, workers, parameter servers: by slot, in each the servers for workers first, by
-        position in their pool.
+        Slot, server, workers, parameter servers: by slot, in each the servers for workers first,
+        then in the order of their pool.
     """
-    widest = max(worker_pool.members.shape[1], server_pool.members.shape[1])
+    widest = max(worker_pool.members.shape[1], ps_pool.members.shape[1])
     size = 0
-    most = 0
+    max_servers = 0
     for t in range(len(choice)):
         if choice[t] >= 0:
             used_workers = min(workers[choice[t]], len(worker_servers))
-            used_ps = min(servers[choice[t]], len(server_servers))
+            used_ps = min(ps_counts[choice[t]], len(ps_servers))
             size += used_workers + used_ps
-            most = max(most, used_workers, used_ps)
-    scratch = _scratch(widest, most)
+            max_servers = max(max_servers, used_workers, used_ps)
+    scratch = _scratch(widest, max_servers)
     entry = np.empty((size, 4), np.int64)
     n = 0
     for t in range(len(choice)):
@@ -331,7 +334,7 @@ def expand_choices(
             entry, n, scratch,
         )  # fmt: skip
         n = _write_entries(
-            server_pool, t, server_demand, server_share, servers[c], server_servers, PS,
+            ps_pool, t, ps_demand, ps_share, ps_counts[c], ps_servers, PS,
             entry, n, scratch,
         )  # fmt: skip
     return entry[:n]

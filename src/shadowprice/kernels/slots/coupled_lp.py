@@ -3,8 +3,9 @@
 ``min sum_h (pw_h w_h + ps_h s_h)`` with ``sum w >= m_w``, ``sum s >= m_p`` and each machine's
 ``(w_h, s_h)`` in its polygon. Written over corners (Dantzig-Wolfe), every machine has one convexity
 row, and all but two basic columns are one *key* corner per machine (generalised upper bounds). So
-the basis is a corner per machine and two further columns, each a second corner of some machine or
-the surplus of a coupling row. All linear algebra is 2 x 2.
+the basis is a key corner per machine and two further columns, each a second corner of some machine
+or the surplus of a coupling row. All linear algebra is 2 x 2. Equal machines are one class, which
+takes the place of a machine.
 
 The path starts with both demands at 0: every machine at the origin, both surpluses basic, which is
 optimal because prices are not negative. Raising the demands along a straight line keeps the basis
@@ -30,10 +31,12 @@ TIE = 1e-11
 ROUNDING = 8e-16
 """Reduced costs below this share of their terms are zero."""
 
+# Columns that aren't corners: surpluses of the two coupling rows, and none.
 WORKER_SURPLUS = -1
-SERVER_SURPLUS = -2
+PS_SURPLUS = -2
+NO_COLUMN = -3
 
-# Rows of `Path.state` and of `Path.basis`.
+# Positions in `Path.state` and in `Path.basis`.
 DEMAND_W, DEMAND_S, KEY_W, KEY_S, KEY_COST, WEIGHT_0, WEIGHT_1, DUAL_W, DUAL_S = range(9)
 FLOATS = 9
 COLUMN_0, COLUMN_1, OWNER_0, OWNER_1, PIVOTS = range(5)
@@ -58,7 +61,7 @@ class Column(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of the inverse of the two columns, for either demand."""
+    """Two numbers, one for each coupling row: a row of the inverse, demands, or duals."""
 
     w: float
     s: float
@@ -71,7 +74,7 @@ def start_path(corners: Corners) -> Path:
     state = np.zeros(FLOATS)
     basis = np.empty(INTEGERS, np.int64)
     basis[COLUMN_0] = WORKER_SURPLUS
-    basis[COLUMN_1] = SERVER_SURPLUS
+    basis[COLUMN_1] = PS_SURPLUS
     basis[OWNER_0] = -1
     basis[OWNER_1] = -1
     basis[PIVOTS] = 0
@@ -94,18 +97,18 @@ def _sum_keys(corners: Corners, path: Path) -> None:
 
 
 @kernel
-def _column(corners: Corners, path: Path, place: int) -> Column:
-    """Return a basic column, the first or the second."""
-    at = path.basis[COLUMN_0 + place]
-    if at == WORKER_SURPLUS:
+def _column(corners: Corners, path: Path, index: int) -> Column:
+    """Return a basic column, the `FIRST` or the `SECOND`."""
+    corner = path.basis[COLUMN_0 + index]
+    if corner == WORKER_SURPLUS:
         return Column(-1.0, 0.0, 0.0)
-    if at == SERVER_SURPLUS:
+    if corner == PS_SURPLUS:
         return Column(0.0, -1.0, 0.0)
-    k = path.key[path.basis[OWNER_0 + place]]
+    k = path.key[path.basis[OWNER_0 + index]]
     return Column(
-        corners.w[at] - corners.w[k],
-        corners.s[at] - corners.s[k],
-        corners.cost[at] - corners.cost[k],
+        corners.w[corner] - corners.w[k],
+        corners.s[corner] - corners.s[k],
+        corners.cost[corner] - corners.cost[k],
     )
 
 
@@ -113,7 +116,8 @@ def _column(corners: Corners, path: Path, place: int) -> Column:
 def _leaving_variable(path: Path, row_0: Row, row_1: Row, start: Row, along: Row) -> int:
     """Return the basic variable that reaches 0 first on the way to the new demands.
 
-    Four candidates: the two columns (0, 1) and their classes' key corners (2, 3); -1 for none.
+    ``start`` are the old demands, and ``along`` the difference of the new ones. Four candidates:
+    the two columns (0, 1) and their classes' key corners (2, 3); -1 for none.
     """
     column_0, column_1 = path.basis[COLUMN_0], path.basis[COLUMN_1]
     owner_0, owner_1 = path.basis[OWNER_0], path.basis[OWNER_1]
@@ -121,6 +125,7 @@ def _leaving_variable(path: Path, row_0: Row, row_1: Row, start: Row, along: Row
     x_0 = row_0.w * rest_w + row_0.s * rest_s
     x_1 = row_1.w * rest_w + row_1.s * rest_s
     leaving = -1
+    # The line parameter (1 at the new demands) at which one leaves, and its infinitesimal parts.
     first, first_1, first_2 = 1.0, 0.0, 0.0
     for i in range(4):
         if i == 0:
@@ -137,7 +142,7 @@ def _leaving_variable(path: Path, row_0: Row, row_1: Row, start: Row, along: Row
             if column_1 < 0 or owner_1 == owner_0:
                 continue
             value, row_w, row_s = 1.0 - x_1, -row_1.w, -row_1.s
-        down = -(row_w * along.w + row_s * along.s)
+        down = -(row_w * along.w + row_s * along.s)  # how far the variable falls along the line
         if down <= TIE * (abs(row_w * along.w) + abs(row_s * along.s)):
             continue
         when = max(value, 0.0) / down
@@ -156,18 +161,21 @@ def _leaving_variable(path: Path, row_0: Row, row_1: Row, start: Row, along: Row
 
 @inlined
 def _entering_column(corners: Corners, path: Path, row: Row, duals: Row) -> tuple[int, int]:
-    """Return the column that the dual ratio test selects, and its class; column -3 for none."""
+    """Return the column that the dual ratio test selects, or `NO_COLUMN`, and its class.
+
+    ``row`` is the row of the inverse of the leaving variable.
+    """
     w, s, cost = corners.w, corners.s, corners.cost
     column_0, column_1 = path.basis[COLUMN_0], path.basis[COLUMN_1]
     row_w, row_s = row.w, row.s
     dual_w, dual_s = duals.w, duals.s
-    best, best_slope, entering, owner = np.inf, 0.0, -3, -1
+    best, best_slope, entering, owner = np.inf, 0.0, NO_COLUMN, -1
     if WORKER_SURPLUS not in (column_0, column_1) and row_w > 0.0:
         best, best_slope, entering = max(dual_w, 0.0) / row_w, row_w, WORKER_SURPLUS
-    if SERVER_SURPLUS not in (column_0, column_1) and row_s > 0.0:
+    if PS_SURPLUS not in (column_0, column_1) and row_s > 0.0:
         ratio = max(dual_s, 0.0) / row_s
         if ratio < best or (ratio == best and row_s > best_slope):
-            best, best_slope, entering = ratio, row_s, SERVER_SURPLUS
+            best, best_slope, entering = ratio, row_s, PS_SURPLUS
     for c in range(len(path.key)):
         k = path.key[c]
         k_w, k_s, k_cost = w[k], s[k], cost[k]
@@ -195,17 +203,17 @@ def _entering_column(corners: Corners, path: Path, row: Row, duals: Row) -> tupl
 
 
 @kernel
-def advance(corners: Corners, path: Path, workers: float, servers: float) -> bool:
+def advance(corners: Corners, path: Path, workers: float, ps_count: float) -> bool:
     """Move an optimal basis along a straight line to the demands m_w and m_p.
 
-    ``path`` is the basis of `start_path`, or of an `advance` that returned True; it is updated.
-    Return False if no placement meets the demands; the basis is then meaningless.
+    ``path`` is updated; it comes from `start_path` or from an `advance` that returned True. Returns
+    False if no placement meets the demands; the path is then meaningless.
     """
     key, state, basis = path
     start = Row(state[DEMAND_W], state[DEMAND_S])
-    along = Row(workers - start.w, servers - start.s)
-    state[DEMAND_W], state[DEMAND_S] = workers, servers
-    limit = basis[PIVOTS] + 1000 + 20 * len(corners.w)
+    along = Row(workers - start.w, ps_count - start.s)
+    state[DEMAND_W], state[DEMAND_S] = workers, ps_count
+    limit = basis[PIVOTS] + 1000 + 20 * len(corners.w)  # far more than any path needs
     leaving = -1
     while True:
         a, b = _column(corners, path, FIRST), _column(corners, path, SECOND)
@@ -217,7 +225,7 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
         if leaving < 0:
             leaving = _leaving_variable(path, row_0, row_1, start, along)
             if leaving < 0:
-                rest_w, rest_s = workers - state[KEY_W], servers - state[KEY_S]
+                rest_w, rest_s = workers - state[KEY_W], ps_count - state[KEY_S]
                 state[WEIGHT_0] = max(row_0.w * rest_w + row_0.s * rest_s, 0.0)
                 state[WEIGHT_1] = max(row_1.w * rest_w + row_1.s * rest_s, 0.0)
                 state[DUAL_W] = max(duals.w, 0.0)
@@ -231,7 +239,7 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
                 _sum_keys(corners, path)
                 continue
         entering, owner = _entering_column(corners, path, row_1 if leaving == 1 else row_0, duals)
-        if entering == -3:
+        if entering == NO_COLUMN:
             return False
         basis[COLUMN_0 + leaving] = entering
         basis[OWNER_0 + leaving] = owner
@@ -256,9 +264,9 @@ def path_cost(corners: Corners, path: Path) -> float:
 
 @allocation_free
 def path_point(corners: Corners, path: Path, out: Point) -> None:
-    """Write the basic solution machine by machine, dividing classes corner by corner.
+    """Write the basic solution by machine; at most two machines are between corners.
 
-    ``corners`` are `members` times those of one machine. At most two machines are between corners.
+    The corners of a class are those of a machine times the machines in the class.
     """
     out_w, out_s = out
     _, w, s, _, first, count, following = corners
@@ -266,22 +274,22 @@ def path_point(corners: Corners, path: Path, out: Point) -> None:
     out_w[:] = 0.0
     out_s[:] = 0.0
     for c in range(len(key)):
-        many = count[c]
-        k_w, k_s = w[key[c]] / many, s[key[c]] / many
-        # Machines of the class at each basic corner, as fractions.
+        members = count[c]
+        k_w, k_s = w[key[c]] / members, s[key[c]] / members
+        # How many machines of the class are at each basic corner, in fractions of machines.
         at_0, at_1 = 0.0, 0.0
         a_w, a_s, b_w, b_s = 0.0, 0.0, 0.0, 0.0
         if basis[OWNER_0] == c:
-            at_0 = state[WEIGHT_0] * many
-            a_w, a_s = w[basis[COLUMN_0]] / many, s[basis[COLUMN_0]] / many
+            at_0 = state[WEIGHT_0] * members
+            a_w, a_s = w[basis[COLUMN_0]] / members, s[basis[COLUMN_0]] / members
         if basis[OWNER_1] == c:
-            at_1 = state[WEIGHT_1] * many
-            b_w, b_s = w[basis[COLUMN_1]] / many, s[basis[COLUMN_1]] / many
+            at_1 = state[WEIGHT_1] * members
+            b_w, b_s = w[basis[COLUMN_1]] / members, s[basis[COLUMN_1]] / members
         if k_w == 0.0 and k_s == 0.0 and at_0 == 0.0 and at_1 == 0.0:
             continue
         h = first[c]
         while h >= 0:
-            # Machines at the first column come first, then the second, then mixtures, then the key.
+            # First come machines at the first column, then at the second, mixed ones, at the key.
             if at_0 >= 1.0 - TIE:
                 part_0, part_1 = 1.0, 0.0
             elif at_1 >= 1.0 - TIE:
@@ -299,24 +307,24 @@ def path_point(corners: Corners, path: Path, out: Point) -> None:
 
 @kernel
 def solve_slots_lp(
-    slot: Slot, workers: Integers, servers: Integers, whole: bool, solutions: Floats
+    slot: Slot, workers: Integers, ps_counts: Integers, whole: bool, solutions: Floats
 ) -> tuple[Floats, Floats, int]:
     """Solve one slot's relaxation of (3.22) for a non-decreasing sequence of demands.
 
-    ``workers`` and ``servers`` (demands,) are m_w and m_p. ``whole`` relaxes to the hull of each
-    machine's integer points, the tighter bound, instead of its polygon, as in the paper.
-    ``solutions`` (demands, 2, machines) gets the workers and servers unless it is empty.
+    ``workers`` and ``ps_counts`` (demands,) are m_w and m_p. With ``whole``, each machine may use
+    the hull of its integer points, a tighter relaxation than its polygon, which the paper uses.
+    ``solutions`` (demands, 2, machines) gets workers and parameter servers unless it is empty.
 
     Returns the optima (demands,), inf from the first infeasible demand on; the multipliers of
-    (3.24) and (3.25) (demands, 2); the number of pivots.
+    (3.24) and (3.25), shape (demands, 2); and the number of pivots.
     """
     demands = len(workers)
     optima = np.full(demands, np.inf)
     duals = np.zeros((demands, 2))
-    corners = slot_corners(slot, workers[demands - 1], servers[demands - 1], whole)
+    corners = slot_corners(slot, workers[demands - 1], ps_counts[demands - 1], whole)
     path = start_path(corners)
     for i in range(demands):
-        if not advance(corners, path, float(workers[i]), float(servers[i])):
+        if not advance(corners, path, float(workers[i]), float(ps_counts[i])):
             break
         optima[i] = path_cost(corners, path)
         duals[i, 0] = path.state[DUAL_W]

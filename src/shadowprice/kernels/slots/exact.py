@@ -1,11 +1,12 @@
 """The exact placement in one slot: (3.22) in integers.
 
-The relaxation over the hulls of each machine's integer points (`coupled_lp`, ``whole=True``) leaves
-at most two machines between corners. So its optimum is a tight bound, and its multipliers price
-every point of every machine: a placement costs the bound plus the non-negative reduced costs of its
-points. Given a placement, only points whose reduced cost is within the gap can be part of a better
-one. Machines with one such point are settled. A dynamic program over the totals of the other
-machines finds the optimum.
+A *point* is a pair of workers and parameter servers on one machine. The relaxation over the hulls
+of each machine's points (`coupled_lp`, ``whole=True``) leaves at most two machines between corners.
+So its optimum is a tight bound, and its multipliers price every point of every machine: a placement
+costs the bound plus the non-negative reduced costs of its points. Given a placement, only points
+whose reduced cost is within the gap can be part of a better one: the core. A machine with one point
+in the core is settled, the others are loose. A dynamic program over the totals of loose machines
+finds the optimum.
 """
 
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from shadowprice.kernels.slots.polygons import (
     Corners,
     Counts,
     Slot,
-    max_servers,
+    max_ps_count,
     placement_cost,
     slot_corners,
 )
@@ -42,7 +43,7 @@ class SlotRequest(NamedTuple):
     """The request to place, and the multipliers of the relaxation."""
 
     workers: int  # m_w
-    servers: int  # m_p
+    ps_count: int  # m_p
     spread: bool  # forbid a placement on one machine
     dual_w: float
     dual_s: float
@@ -53,15 +54,15 @@ class Core(NamedTuple):
 
     begin: Integers  # first point of each class, shape (classes + 1,)
     w: Integers  # workers on one machine, shape (points,)
-    s: Integers  # servers on one machine
+    s: Integers  # parameter servers on one machine
     cost: Floats  # reduced costs
 
 
 class Loose(NamedTuple):
-    """Machines with several points in the core, and their classes."""
+    """Machines with several points in the core."""
 
     machine: Integers
-    owner: Integers
+    owner: Integers  # class of each
 
 
 @kernel
@@ -76,17 +77,18 @@ def _core_points(
 ) -> int:
     """Write a machine's points with a reduced cost within `budget` to the core; count them.
 
-    The first call has an empty core, and only counts.
+    ``base`` is the machine's least reduced cost, from which the others are counted, and
+    ``position`` the first entry to write. A call with an empty core only counts.
     """
-    price_w, price_s = slot.price_worker[machine], slot.price_server[machine]
-    free, servers = slot.free[machine], requested.servers
+    price_w, price_s = slot.price_worker[machine], slot.price_ps[machine]
+    free, ps_count = slot.free[machine], requested.ps_count
     points = 0
     for w in range(requested.workers + 1):
-        top = max_servers(free, slot.worker, slot.server, w, servers)
+        top = max_ps_count(free, slot.worker, slot.ps, w, ps_count)
         if top < 0:
             break
         for s in range(top + 1):
-            if requested.spread and w == requested.workers and s == servers:
+            if requested.spread and w == requested.workers and s == ps_count:
                 continue
             reduced = (
                 (price_w * w + price_s * s) - requested.dual_w * w - requested.dual_s * s - base
@@ -143,12 +145,12 @@ def _combine(
 ) -> tuple[float, NDArray[np.int32]]:
     """Choose a point of the core for every loose machine, to reach the totals at the least cost.
 
-    Returns the sum of reduced costs, inf if none is within `budget`, and the point by which each
-    machine reached each pair of totals, shape (loose machines, states).
+    A state is a pair of totals. Returns the sum of reduced costs, inf if it would exceed `budget`,
+    and the point with which each machine reached each state, shape (loose machines, states).
     """
     n = len(loose.machine)
-    wide = remaining_s + 1
-    states = (remaining_w + 1) * wide
+    stride = remaining_s + 1
+    states = (remaining_w + 1) * stride
     value = np.full((n + 1, states), np.inf)
     chosen_points = np.full((n, states), -1, np.int32)
     value[0, 0] = 0.0
@@ -163,9 +165,9 @@ def _combine(
                 next_w = max(next_w, last_w + w)
                 next_s = max(next_s, last_s + s)
             for x in range(last_w + 1):
-                shift = (x + w) * wide + s
+                shift = (x + w) * stride + s
                 for y in range(last_s + 1):
-                    cost = value[i, x * wide + y] + extra
+                    cost = value[i, x * stride + y] + extra
                     if cost < value[i + 1, shift + y] and cost <= budget:
                         value[i + 1, shift + y] = cost
                         chosen_points[i, shift + y] = p
@@ -179,26 +181,29 @@ def _unfold(
     core: Core,
     loose: Loose,
     chosen_points: NDArray[np.int32],
-    wide: int,
-    at: Counts,
+    stride: int,
+    out: Counts,
 ) -> None:
-    """Write the placement of the last state: settled machines, then the others."""
-    at_w, at_s = at
-    at_w[:] = 0
-    at_s[:] = 0
+    """Write the placement of the last state, that of the required totals.
+
+    ``stride`` is the number of totals of parameter servers, the stride of states.
+    """
+    out_w, out_s = out
+    out_w[:] = 0
+    out_s[:] = 0
     for c in range(len(corners.first)):
         p = core.begin[c]
         h = corners.first[c]
         while h >= 0 and core.begin[c + 1] - p == 1:
-            at_w[h] = core.w[p]
-            at_s[h] = core.s[p]
+            out_w[h] = core.w[p]
+            out_s[h] = core.s[p]
             h = corners.following[h]
     state = chosen_points.shape[1] - 1
     for i in range(len(loose.machine) - 1, -1, -1):
         p = chosen_points[i, state]
-        at_w[loose.machine[i]] = core.w[p]
-        at_s[loose.machine[i]] = core.s[p]
-        state -= core.w[p] * wide + core.s[p]
+        out_w[loose.machine[i]] = core.w[p]
+        out_s[loose.machine[i]] = core.s[p]
+        state -= core.w[p] * stride + core.s[p]
 
 
 @kernel
@@ -207,12 +212,12 @@ def place_exactly(
     corners: Corners,
     path: Path,
     workers: int,
-    servers: int,
+    ps_count: int,
     spread: bool,
     best: float,
     out: Counts,
 ) -> float:
-    """Find a cheapest placement of `workers` and `servers`; return its cost, inf without one.
+    """Find a cheapest placement of workers and parameter servers; return its cost, else inf.
 
     ``corners`` are the classes of machines with the corners of their integer hulls, and ``path`` is
     the relaxation over those hulls, solved for these demands. ``spread`` forbids a placement on one
@@ -222,32 +227,32 @@ def place_exactly(
     begin, corner_w, corner_s, corner_cost, first, count, _ = corners
     bound = path_cost(corners, path)
     dual_w, dual_s = path.state[DUAL_W], path.state[DUAL_S]
-    requested = SlotRequest(workers, servers, spread, dual_w, dual_s)
-    # Upper bound: every unit on the most expensive class with capacity.
+    requested = SlotRequest(workers, ps_count, spread, dual_w, dual_s)
+    # No placement costs more than every process at the highest price of a class with capacity.
     max_price_w, max_price_s = 0.0, 0.0
-    base = np.empty(len(first))
+    base = np.empty(len(first))  # least reduced cost of one machine of each class
     for c in range(len(first)):
         max_price_w = max(max_price_w, slot.price_worker[first[c]])
-        max_price_s = max(max_price_s, slot.price_server[first[c]])
+        max_price_s = max(max_price_s, slot.price_ps[first[c]])
         min_reduced = np.inf
         for j in range(begin[c], begin[c + 1]):
             min_reduced = min(
                 min_reduced, corner_cost[j] - dual_w * corner_w[j] - dual_s * corner_s[j]
             )
         base[c] = min_reduced / count[c]
-    slack = EXACT * (bound + dual_w * workers + dual_s * servers)
-    ceiling = max_price_w * workers + max_price_s * servers
+    slack = EXACT * (bound + dual_w * workers + dual_s * ps_count)
+    ceiling = max_price_w * workers + max_price_s * ps_count
     if np.isfinite(best):
         if best - bound <= slack:
             return best
         budget = best - bound
     else:
-        # Without a placement, widen the gap until it has one, or includes all points.
+        # Without a placement, widen the gap until it includes a placement, or all points.
         budget = max(dual_w, dual_s)
-    at = Counts(np.empty_like(out.w), np.empty_like(out.s))
+    trial = Counts(np.empty_like(out.w), np.empty_like(out.s))
     while True:
         core = _core(slot, corners, requested, base, budget + slack)
-        remaining_w, remaining_s, settled = workers, servers, True
+        remaining_w, remaining_s, settled = workers, ps_count, True
         for c in range(len(first)):
             points = core.begin[c + 1] - core.begin[c]
             settled = settled and points > 0
@@ -260,25 +265,25 @@ def place_exactly(
                 core, loose, remaining_w, remaining_s, budget + slack
             )
             if reduced_sum < np.inf:
-                _unfold(corners, core, loose, chosen_points, remaining_s + 1, at)
-                cost = placement_cost(slot, at)
+                _unfold(corners, core, loose, chosen_points, remaining_s + 1, trial)
+                cost = placement_cost(slot, trial)
                 if cost < best:
                     best = cost
-                    out.w[:] = at.w
-                    out.s[:] = at.s
+                    out.w[:] = trial.w
+                    out.s[:] = trial.s
         if np.isfinite(best) or bound + budget >= ceiling:
             return best
         budget = max(4.0 * budget, EXACT * ceiling)
 
 
 @inlined
-def search_placement(slot: Slot, workers: int, servers: int, spread: bool, out: Counts) -> float:
-    """Find a cheapest placement of one pair without a known one; return its cost, inf without one.
+def search_placement(slot: Slot, workers: int, ps_count: int, spread: bool, out: Counts) -> float:
+    """Find a cheapest placement without a start; return its cost, inf if none exists.
 
     Parameters are as in `place_exactly`; `out` is only written.
     """
-    corners = slot_corners(slot, workers, servers, INTEGRAL)
+    corners = slot_corners(slot, workers, ps_count, INTEGRAL)
     path = start_path(corners)
-    if not advance(corners, path, float(workers), float(servers)):
+    if not advance(corners, path, float(workers), float(ps_count)):
         return np.inf
-    return place_exactly(slot, corners, path, workers, servers, spread, np.inf, out)
+    return place_exactly(slot, corners, path, workers, ps_count, spread, np.inf, out)

@@ -1,10 +1,12 @@
 """Equal servers of a slot as groups, updated slot by slot.
 
-Servers of one capacity with the same reservations have the same price and free capacity. So a
-pool's slots are groups with counts. A slot lists only its servers with reservations; all others of
-a kind are one group. So time and memory grow with the kinds of servers and with the reservations,
-not with the number of servers. Slots without reservations share one grouping, and so do neighbours
-with equal reservations.
+Servers of one capacity with the same reservations have the same price and free capacity. So each
+slot of a pool is a grouping: groups of servers with their counts. It lists only servers with
+reservations; all other servers of a kind are one group. So time and memory grow with the kinds of
+servers and with the reservations, not with the number of servers. Slots without reservations share
+one grouping, called a row, and so do neighbouring slots with equal reservations.
+
+Servers are numbered by their position in the pool.
 """
 
 from collections.abc import Mapping
@@ -20,21 +22,23 @@ from shadowprice.kernels.slots.polygons import add_to_hash
 
 Numbers = TypeVar("Numbers", Floats, Integers)
 
-_MAX_LINEAR_SEARCHES = 8
-"""Number of searches for a group above which hashing all groups is faster."""
+_MAX_LINEAR_SEARCHES = 8  # number of searches for a group above which hashing all is faster
 
 FITS, MORE_GROUPS, MORE_SERVERS = constant(0), constant(1), constant(2)
-"""Whether a slot fits into the arrays, or which of them are too short."""
+"""Whether a slot fits into the arrays, or which arrays are too short."""
 
 
 class Kinds(NamedTuple):
-    """Kinds of servers: a kind for each capacity, and another for lost servers of that capacity."""
+    """Kinds of servers: a kind for each capacity, and another for lost servers of that capacity.
+
+    Shapes: S servers, K kinds, R resources, T slots, Q rows, W groups in a row.
+    """
 
     of: Integers  # kind of each server, shape (S,)
     member: Integers  # servers by kind, ascending in each, shape (S,)
     start: Integers  # first entry of each kind in ``member``, and the length, shape (K + 1,)
     capacity: Integers  # shape (K, R)
-    used: Integers  # reservations of a server without any: a lost one counts as full, shape (K, R)
+    used: Integers  # 0, or all capacity of a lost server, which counts as full, shape (K, R)
     is_lost: Flags  # shape (K,)
 
 
@@ -44,8 +48,8 @@ class Groups(NamedTuple):
     Attributes
     ----------
     row_of : int64[T]
-        Grouping of each slot; row 0 is that of slots without reservations, and slots with equal
-        reservations may share any other.
+        Row of each slot. Row 0 is for slots without reservations; slots with equal reservations may
+        share any other row.
     groups : int64[Q]
         Number of groups in each row, some of which may be empty; entries beyond it are meaningless.
     price : float64[Q, R, W]
@@ -63,7 +67,7 @@ class Groups(NamedTuple):
     reserved_server : int64[Q, X]
         The servers with reservations, ascending.
     reserved_group : int64[Q, X]
-        Group of each of them.
+        Group of each server in ``reserved_server``.
     unreserved_group : int64[Q, K]
         Group of all other servers of each kind, -1 if there are none.
     kinds : Kinds
@@ -85,32 +89,32 @@ class Groups(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What updates of `Groups` need besides them; the last five are scratch space of one slot.
+    """What updates need besides `Groups`; the last five arrays are scratch space for one slot.
 
-    Allocating scratch space for each slot takes longer than the rest.
+    Allocating scratch space for each slot would take most of the time.
     """
 
-    slot_counts: Integers  # number of slots on each row, without row 0, shape (Q,)
+    slot_counts: Integers  # number of slots that share each row; row 0 isn't counted, shape (Q,)
     spare: Integers  # stack of rows without slots, shape (T,)
     spare_count: Integers  # height of the stack, shape (1,)
     used: Integers  # reservations on each server of a group, shape (Q, R, W)
     versions: Integers  # version of each slot's reservations that its row shows, shape (T,)
     servers: Integers  # number of each server of the pool among all servers, shape (S,)
-    ln_low: Floats  # logarithms of the price of a share of 1 when unused, shape (R,)
+    ln_low: Floats  # logarithm of the price of a share of 1 when unused, shape (R,)
     ln_high: Floats  # and when full
     changed: Integers  # servers whose reservations changed, ascending, shape (S,)
     reserved_server: Integers  # end of the list of servers with reservations, shape (S,)
     reserved_group: Integers  # group of each, shape (S,)
-    sought: Integers  # reservations on one server, shape (R,)
+    sought: Integers  # reservations on one server, whose group is searched, shape (R,)
     table: Integers  # hash table of groups, over four times as long as a row, shape (power of 2,)
 
 
 class Changes(NamedTuple):
-    """Slots and servers whose reservations may have changed, by position in the pool's arrays."""
+    """Slots whose reservations may have changed, and in each the candidate servers."""
 
-    slots: Integers  # ascending, shape (N,)
-    start: Integers  # part of `candidates` that belongs to each slot, shape (N,)
-    end: Integers
+    slots: Integers  # relative to the horizon's start, ascending, shape (N,)
+    start: Integers  # first entry of each slot in `candidates`, shape (N,)
+    end: Integers  # end of its entries
     candidates: Integers  # servers, ascending in each slot
 
 
@@ -125,43 +129,43 @@ def expand_groups(row: int, groups: Groups, group: Integers) -> None:
 
 
 @inlined
-def _seek(row: int, place: int, s: int, groups: Groups) -> int:
-    """Return the first place, from ``place`` on, of a reserved server that is at least ``s``."""
+def _seek(row: int, position: int, s: int, groups: Groups) -> int:
+    """Return the first position, from ``position`` on, of a reserved server ``s`` or higher."""
     end = groups.reserved[row]
-    if place < end and groups.reserved_server[row, place] < s:
-        place += 1
-        while place < end:
-            middle = (place + end) // 2
+    if position < end and groups.reserved_server[row, position] < s:
+        position += 1
+        while position < end:
+            middle = (position + end) // 2
             if groups.reserved_server[row, middle] < s:
-                place = middle + 1
+                position = middle + 1
             else:
                 end = middle
-    return place
+    return position
 
 
 @inlined
-def _is_at(row: int, place: int, s: int, groups: Groups) -> bool:
-    """Return whether a server is in the list of reserved servers, where `_seek` leads."""
-    return bool(place < groups.reserved[row] and groups.reserved_server[row, place] == s)
+def _is_at(row: int, position: int, s: int, groups: Groups) -> bool:
+    """Return whether server ``s`` has reservations, given its position from `_seek`."""
+    return bool(position < groups.reserved[row] and groups.reserved_server[row, position] == s)
 
 
 @kernel
 def find_groups(groups: Groups, row: Integers, server: Integers) -> Integers:
-    """Return the group of each server in the row beside it."""
-    found = np.empty(len(row), np.int64)
+    """Return the group of each server, ``server[n]``, in its row, ``row[n]``."""
+    result = np.empty(len(row), np.int64)
     for n in range(len(row)):
         q, s = row[n], server[n]
-        place = _seek(q, 0, s, groups)
-        if _is_at(q, place, s, groups):
-            found[n] = groups.reserved_group[q, place]
+        position = _seek(q, 0, s, groups)
+        if _is_at(q, position, s, groups):
+            result[n] = groups.reserved_group[q, position]
         else:
-            found[n] = groups.unreserved_group[q, groups.kinds.of[s]]
-    return found
+            result[n] = groups.unreserved_group[q, groups.kinds.of[s]]
+    return result
 
 
 @inlined
 def _release_row(row: int, rows: Rows) -> None:
-    """Release a slot's row; without slots it becomes spare."""
+    """Release a row for one slot; a row without slots becomes spare."""
     if row > 0:
         rows.slot_counts[row] -= 1
         if rows.slot_counts[row] == 0:
@@ -196,23 +200,23 @@ def roll_rows(steps: int, row_of: Integers, rows: Rows) -> None:
 
 @allocation_free
 def find_changed(n: int, changes: Changes, used: Integers, groups: Groups, rows: Rows) -> int:
-    """Find the candidates whose reservations differ from what their slot shows; count them.
+    """Write to ``rows.changed`` the candidates whose reservations a slot's row doesn't show.
 
-    ``rows.changed`` is written; ``n`` is the slot's place in ``changes``.
+    ``n`` is the slot's position in ``changes``. Returns the number of these servers.
     """
     t = changes.slots[n]
     row = groups.row_of[t]
     count = 0
-    place = 0
+    position = 0
     kinds = groups.kinds
     for c in range(changes.start[n], changes.end[n]):
         s = changes.candidates[c]
         if kinds.is_lost[kinds.of[s]]:
             continue
-        place = _seek(row, place, s, groups)
+        position = _seek(row, position, s, groups)
         differs = False
-        if _is_at(row, place, s, groups):
-            g = groups.reserved_group[row, place]
+        if _is_at(row, position, s, groups):
+            g = groups.reserved_group[row, position]
             for r in range(used.shape[2]):
                 differs = differs or used[t, rows.servers[s], r] != rows.used[row, r, g]
         else:
@@ -244,37 +248,37 @@ def _has_key(row: int, g: int, k: int, groups: Groups, rows: Rows) -> bool:
 def find_group(row: int, size: int, k: int, mask: int, groups: Groups, rows: Rows) -> int:
     """Return the group of servers of a kind with the reservations in ``rows.sought``, or -1.
 
-    With a ``mask`` of the hash table, the table is searched; with 0, the first ``size`` groups.
+    ``mask`` is the size of the hash table less 1; with 0, the first ``size`` groups are searched.
     """
     if mask == 0:
         for g in range(size):
             if _has_key(row, g, k, groups, rows):
                 return g
         return -1
-    place = _hash_key(k, rows) & mask
-    while rows.table[place] >= 0:
-        known: int = rows.table[place]
-        if _has_key(row, known, k, groups, rows):
-            return known
-        place = (place + 1) & mask
+    bucket = _hash_key(k, rows) & mask
+    while rows.table[bucket] >= 0:
+        candidate: int = rows.table[bucket]
+        if _has_key(row, candidate, k, groups, rows):
+            return candidate
+        bucket = (bucket + 1) & mask
     return -1
 
 
 @allocation_free
 def fill_table(row: int, size: int, mask: int, groups: Groups, rows: Rows) -> None:
-    """Write the first ``size`` groups of a row to the hash table."""
-    for place in range(mask + 1):
-        rows.table[place] = -1
+    """Fill the hash table with the first ``size`` groups of a row."""
+    for bucket in range(mask + 1):
+        rows.table[bucket] = -1
     for g in range(size):
         mixed = groups.kind[row, g]
         if mixed < 0:
             continue
         for r in range(len(rows.sought)):
             mixed = add_to_hash(mixed, rows.used[row, r, g])
-        place = mixed & mask
-        while rows.table[place] >= 0:
-            place = (place + 1) & mask
-        rows.table[place] = g
+        bucket = mixed & mask
+        while rows.table[bucket] >= 0:
+            bucket = (bucket + 1) & mask
+        rows.table[bucket] = g
 
 
 @inlined
@@ -316,9 +320,9 @@ def copy_row(row: int, target: int, groups: Groups, rows: Rows) -> None:
 
 @allocation_free
 def find_first(row: int, size: int, groups: Groups) -> None:
-    """Find the lowest server of each group that lost its own.
+    """Find the first server of each group whose first server left it.
 
-    ``first`` of such a group is ``-1 - s``, and all its servers are at least ``s``.
+    ``first`` of such a group is ``-1 - s``, where ``s`` is a lower bound of its servers.
     """
     kinds = groups.kinds
     for g in range(size):
@@ -326,11 +330,11 @@ def find_first(row: int, size: int, groups: Groups) -> None:
             continue
         s = -1 - groups.first[row, g]
         k = groups.kind[row, g]
-        place = _seek(row, 0, s, groups)
+        position = _seek(row, 0, s, groups)
         if groups.unreserved_group[row, k] != g:
-            while groups.reserved_group[row, place] != g:
-                place += 1
-            groups.first[row, g] = groups.reserved_server[row, place]
+            while groups.reserved_group[row, position] != g:
+                position += 1
+            groups.first[row, g] = groups.reserved_server[row, position]
             continue
         low, high = kinds.start[k], kinds.start[k + 1]
         while low < high:
@@ -341,8 +345,8 @@ def find_first(row: int, size: int, groups: Groups) -> None:
                 high = middle
         while True:
             s = kinds.member[low]
-            place = _seek(row, place, s, groups)
-            if not _is_at(row, place, s, groups):
+            position = _seek(row, position, s, groups)
+            if not _is_at(row, position, s, groups):
                 break
             low += 1
         groups.first[row, g] = s
@@ -352,42 +356,43 @@ def find_first(row: int, size: int, groups: Groups) -> None:
 def edit_row(t: int, row: int, count: int, used: Integers, groups: Groups, rows: Rows) -> int:
     """Move ``count`` changed servers of a slot's row to their new groups.
 
-    Returns `FITS`, or what is too short; then the row shows none or the first of the changes.
+    Returns `FITS`, or which arrays are too short. Then the row shows no change, or only the first
+    changes, and the next call makes the rest.
     """
     resources, width = rows.used.shape[1:]
     kinds = groups.kinds
     reserved = groups.reserved[row]
-    place = 0
+    position = 0
     added = 0
     for c in range(count):
-        place = _seek(row, place, rows.changed[c], groups)
-        if not _is_at(row, place, rows.changed[c], groups):
+        position = _seek(row, position, rows.changed[c], groups)
+        if not _is_at(row, position, rows.changed[c], groups):
             added += 1
     if reserved + added > groups.reserved_server.shape[1]:
         return MORE_SERVERS
     size = groups.groups[row]
     mask = 0
     if count > _MAX_LINEAR_SEARCHES:
-        # The table gets each group of the row, and of the row after the changes.
+        # The table gets all groups of the row before and after the changes, and stays sparse.
         mask = 15
         while mask < 4 * min(size + count, width):
             mask = 2 * mask + 1
         fill_table(row, size, mask, groups, rows)
     fits = FITS
     is_any_without_first = False
-    hole = 0
-    start = _seek(row, 0, rows.changed[0], groups)
-    place = start
+    hole = 0  # all groups before it are in use
+    start = _seek(row, 0, rows.changed[0], groups)  # reserved servers before it stay
+    position = start
     n = 0
     for c in range(count):
         s = rows.changed[c]
         k = kinds.of[s]
-        has_any = False
+        is_reserved = False
         for r in range(resources):
             rows.sought[r] = used[t, rows.servers[s], r]
-            has_any = has_any or rows.sought[r] != 0
+            is_reserved = is_reserved or rows.sought[r] != 0
         target = groups.unreserved_group[row, k]
-        if has_any:
+        if is_reserved:
             target = find_group(row, size, k, mask, groups, rows)
         if target < 0:
             while hole < size and groups.kind[row, hole] >= 0:
@@ -398,23 +403,23 @@ def edit_row(t: int, row: int, count: int, used: Integers, groups: Groups, rows:
             target = hole
             size = max(size, hole + 1)
             _add_group(row, target, k, s, groups, rows)
-            if not has_any:
+            if not is_reserved:
                 groups.unreserved_group[row, k] = target
             elif mask > 0:
-                at = _hash_key(k, rows) & mask
-                while rows.table[at] >= 0:
-                    at = (at + 1) & mask
-                rows.table[at] = target
-        while place < reserved and groups.reserved_server[row, place] < s:
-            rows.reserved_server[n] = groups.reserved_server[row, place]
-            rows.reserved_group[n] = groups.reserved_group[row, place]
-            place += 1
+                bucket = _hash_key(k, rows) & mask
+                while rows.table[bucket] >= 0:
+                    bucket = (bucket + 1) & mask
+                rows.table[bucket] = target
+        while position < reserved and groups.reserved_server[row, position] < s:
+            rows.reserved_server[n] = groups.reserved_server[row, position]
+            rows.reserved_group[n] = groups.reserved_group[row, position]
+            position += 1
             n += 1
         source = groups.unreserved_group[row, k]
-        if _is_at(row, place, s, groups):
-            source = groups.reserved_group[row, place]
-            place += 1
-        if has_any:
+        if _is_at(row, position, s, groups):
+            source = groups.reserved_group[row, position]
+            position += 1
+        if is_reserved:
             rows.reserved_server[n] = s
             rows.reserved_group[n] = target
             n += 1
@@ -424,7 +429,7 @@ def edit_row(t: int, row: int, count: int, used: Integers, groups: Groups, rows:
             if groups.unreserved_group[row, k] == source:
                 groups.unreserved_group[row, k] = -1
         elif groups.first[row, source] == s:
-            # Negative: unknown, but above s. `find_first` searches from there.
+            # Negative: the first server is unknown, but above s. `find_first` searches from there.
             groups.first[row, source] = -1 - s
             is_any_without_first = True
         groups.members[row, target] += 1
@@ -433,14 +438,14 @@ def edit_row(t: int, row: int, count: int, used: Integers, groups: Groups, rows:
         else:
             # The maximum of -1 - s is the smallest s, from which the search must start.
             groups.first[row, target] = max(groups.first[row, target], -1 - s)
-    while place < reserved:
-        rows.reserved_server[n] = groups.reserved_server[row, place]
-        rows.reserved_group[n] = groups.reserved_group[row, place]
-        place += 1
+    while position < reserved:
+        rows.reserved_server[n] = groups.reserved_server[row, position]
+        rows.reserved_group[n] = groups.reserved_group[row, position]
+        position += 1
         n += 1
-    for at in range(n):
-        groups.reserved_server[row, start + at] = rows.reserved_server[at]
-        groups.reserved_group[row, start + at] = rows.reserved_group[at]
+    for offset in range(n):
+        groups.reserved_server[row, start + offset] = rows.reserved_server[offset]
+        groups.reserved_group[row, start + offset] = rows.reserved_group[offset]
     groups.reserved[row] = start + n
     while groups.kind[row, size - 1] < 0:
         size -= 1
@@ -452,15 +457,15 @@ def edit_row(t: int, row: int, count: int, used: Integers, groups: Groups, rows:
 
 @allocation_free
 def are_equal(row: int, other: int, groups: Groups, rows: Rows) -> bool:
-    """Return whether rows show the same reservations."""
+    """Return whether two rows show the same reservations."""
     if groups.reserved[row] != groups.reserved[other]:
         return False
     for n in range(groups.reserved[row]):
         if groups.reserved_server[row, n] != groups.reserved_server[other, n]:
             return False
-        g, twin = groups.reserved_group[row, n], groups.reserved_group[other, n]
+        g, other_group = groups.reserved_group[row, n], groups.reserved_group[other, n]
         for r in range(rows.used.shape[1]):
-            if rows.used[row, r, g] != rows.used[other, r, twin]:
+            if rows.used[row, r, g] != rows.used[other, r, other_group]:
                 return False
     return True
 
@@ -487,7 +492,7 @@ def fill_empty(groups: Groups, rows: Rows) -> None:
 
 @allocation_free
 def reprice_rows(groups: Groups, rows: Rows) -> None:
-    """Compute all prices of the rows in use again, with other constants."""
+    """Compute all prices of the rows in use again, after the price constants changed."""
     for row in range(len(groups.groups)):
         if row > 0 and rows.slot_counts[row] == 0:
             continue
@@ -508,18 +513,18 @@ def list_changes(
 ) -> Changes:
     """Return the changed slots of a window, and their changed servers.
 
-    ``slots``, ``servers`` (changes,): slots and servers in any order, also twice. ``begin``,
-    ``horizon``: first slot and length of the window. ``position``: position of each server in the
-    pool, -1 for servers outside, to which also those beyond the array belong.
+    ``slots``, ``servers`` (changes,): pairs in any order, with duplicates. ``begin``, ``horizon``:
+    first slot and length of the window. ``position``: position of each server in the pool; a server
+    outside the pool has -1, or a number beyond the array.
     """
     keys = np.empty(len(slots), np.int64)
-    wide = len(position)
+    width = len(position)
     size = 0
     is_sorted = True  # one schedule is, several aren't
     for n in range(len(slots)):
         t, s = slots[n] - begin, servers[n]
-        if 0 <= t < horizon and s < wide and position[s] >= 0:
-            keys[size] = t * wide + position[s]
+        if 0 <= t < horizon and s < width and position[s] >= 0:
+            keys[size] = t * width + position[s]
             is_sorted = is_sorted and (size == 0 or keys[size - 1] < keys[size])
             size += 1
     order = np.empty(0, np.int64)
@@ -534,12 +539,12 @@ def list_changes(
         key = keys[n] if is_sorted else keys[order[n]]
         if key == before:
             continue
-        t = key // wide
-        if before < 0 or t != before // wide:
+        t = key // width
+        if before < 0 or t != before // width:
             changed[count] = t
             start[count] = number
             count += 1
-        candidates[number] = key - t * wide
+        candidates[number] = key - t * width
         number += 1
         end[count - 1] = number
         before = key
@@ -548,9 +553,9 @@ def list_changes(
 
 @allocation_free
 def changes_as_before(n: int, changes: Changes, used: Integers, kinds: Kinds, rows: Rows) -> bool:
-    """Return whether the candidates of a slot are those of the slot before, and reserved alike.
+    """Return whether a slot has the candidates and reservations of the slot before.
 
-    ``n`` is the slot's place in ``changes``.
+    ``n`` is the slot's position in ``changes``.
     """
     slots, start, end, candidates = changes
     t, count = slots[n], end[n] - start[n]
@@ -572,17 +577,17 @@ def changes_as_before(n: int, changes: Changes, used: Integers, kinds: Kinds, ro
 def follow_slots(
     begin: int, changes: Changes, used: Integers, groups: Groups, rows: Rows
 ) -> tuple[int, int]:
-    """Update the rows of changed slots, from place ``begin`` in ``changes`` on.
+    """Update the rows of changed slots, from position ``begin`` in ``changes`` on.
 
-    ``used`` (slots, all servers, resources) are the reservations. Returns the place of the first
-    slot that doesn't fit, and what is too short for it; or their number and `FITS`.
+    ``used`` (slots, all servers, resources) are the reservations. Returns the position of the first
+    slot that doesn't fit, and which arrays are too short; or the number of slots and `FITS`.
     """
-    before = -1
+    last_row = -1
     for n in range(begin, len(changes.slots)):
         t = changes.slots[n]
         old = groups.row_of[t]
-        is_as_before = old == before and changes_as_before(n, changes, used, groups.kinds, rows)
-        before = old
+        is_as_before = old == last_row and changes_as_before(n, changes, used, groups.kinds, rows)
+        last_row = old
         if is_as_before:
             _share_row(t, groups.row_of[t - 1], groups, rows)
             continue
@@ -590,7 +595,7 @@ def follow_slots(
         if count == 0:
             continue
         row = old
-        if old == 0 or rows.slot_counts[old] > 1:
+        if old == 0 or rows.slot_counts[old] > 1:  # copy on write: other slots share the row
             rows.spare_count[0] -= 1
             row = rows.spare[rows.spare_count[0]]
             copy_row(old, row, groups, rows)
@@ -608,7 +613,7 @@ def follow_slots(
 class SlotGroups:
     """The groups of one pool of servers over a rolling horizon.
 
-    Its groups aren't pickled: they follow from the reservations.
+    Groups aren't pickled, because `follow` restores them from the reservations.
 
     Parameters
     ----------
@@ -665,32 +670,32 @@ class SlotGroups:
         self._rows = self._rows._replace(ln_low=self._ln_low, ln_high=self._ln_high)
         reprice_rows(self._groups, self._rows)
 
-    def lose(self, out: Flags) -> None:
-        """Set the lost servers, bool[S], and forget all reservations: `follow` reads them again."""
-        self._out = np.array(out, dtype=np.bool_)
+    def lose(self, is_lost: Flags) -> None:
+        """Set the lost servers, bool[S], and drop all reservations until the next `follow`."""
+        self._out = np.array(is_lost, dtype=np.bool_)
         self._build()
 
     def follow(self, used: Integers, versions: Integers) -> None:
-        """Update all changed slots.
+        """Update all slots whose version changed.
 
         ``used`` (slots, all servers, resources) are the reservations, and ``versions`` (slots,)
-        theirs: 0 for a slot that never had any.
+        their versions: 0 for a slot that never had reservations.
         """
         slots = np.flatnonzero(self._rows.versions != versions)
         if len(slots):
             start = np.zeros(len(slots), np.int64)
-            everyone = np.arange(len(self._servers))
-            self._follow(Changes(slots, start, start + len(everyone), everyone), used)
+            all_servers = np.arange(len(self._servers))
+            self._follow(Changes(slots, start, start + len(all_servers), all_servers), used)
             self._rows.versions[:] = versions
 
     def follow_changes(
         self, used: Integers, versions: Integers, slots: Integers, servers: Integers, begin: int
     ) -> None:
-        """Update the groups after the reservations of known servers changed.
+        """Update the groups if it is known which reservations changed.
 
-        ``slots`` and ``servers`` (changes,), in any order, are all that changed since the groups
-        last followed. ``begin`` is the number of the horizon's first slot; slots outside the
-        horizon don't count. Other parameters are those of `follow`.
+        ``slots`` and ``servers`` (changes,), in any order, are all changes since the last update.
+        ``begin`` is the number of the horizon's first slot; slots outside the horizon are ignored.
+        Other parameters are those of `follow`.
         """
         changes = list_changes(slots, servers, begin, self._slots, self._position)
         if len(changes.slots):
@@ -711,15 +716,15 @@ class SlotGroups:
         """Build the groups of a horizon without reservations."""
         kinds = self._build_kinds()
         count, (pool, resources) = self._slots + 1, self._capacity.shape
-        wide, reserved = min(len(kinds.capacity), pool) + 16, min(pool, 16)
+        width, reserved = min(len(kinds.capacity), pool) + 16, min(pool, 16)
         self._groups = Groups(
             row_of=np.zeros(self._slots, np.int64),
             groups=np.zeros(count, np.int64),
-            price=np.empty((count, resources, wide)),
-            free=np.empty((count, resources, wide), np.int64),
-            members=np.empty((count, wide), np.int64),
-            kind=np.empty((count, wide), np.int64),
-            first=np.empty((count, wide), np.int64),
+            price=np.empty((count, resources, width)),
+            free=np.empty((count, resources, width), np.int64),
+            members=np.empty((count, width), np.int64),
+            kind=np.empty((count, width), np.int64),
+            first=np.empty((count, width), np.int64),
             reserved=np.zeros(count, np.int64),
             reserved_server=np.empty((count, reserved), np.int64),
             reserved_group=np.empty((count, reserved), np.int64),
@@ -730,7 +735,7 @@ class SlotGroups:
             slot_counts=np.zeros(count, np.int64),
             spare=np.arange(self._slots, 0, -1),
             spare_count=np.array([self._slots]),
-            used=np.empty((count, resources, wide), np.int64),
+            used=np.empty((count, resources, width), np.int64),
             versions=np.zeros(self._slots, np.int64),
             servers=self._servers,
             ln_low=self._ln_low,
@@ -739,7 +744,7 @@ class SlotGroups:
             reserved_server=np.empty(pool, np.int64),
             reserved_group=np.empty(pool, np.int64),
             sought=np.empty(resources, np.int64),
-            table=_hash_table(wide),
+            table=_hash_table(width),
         )
         fill_empty(self._groups, self._rows)
 
@@ -758,35 +763,35 @@ class SlotGroups:
         )
 
     def _grow(self, *, groups: bool) -> None:
-        """Double the number of groups in a row, or that of its servers with reservations."""
-        made, rows = self._groups, self._rows
+        """Double the width of rows: of their groups, or of their servers with reservations."""
+        current, rows = self._groups, self._rows
         in_use = rows.slot_counts > 0
         in_use[0] = True
         if not groups:
-            self._groups = made._replace(
-                reserved_server=_widen(made.reserved_server, in_use),
-                reserved_group=_widen(made.reserved_group, in_use),
+            self._groups = current._replace(
+                reserved_server=_widen(current.reserved_server, in_use),
+                reserved_group=_widen(current.reserved_group, in_use),
             )
             return
-        self._groups = made._replace(
-            price=_widen(made.price, in_use),
-            free=_widen(made.free, in_use),
-            members=_widen(made.members, in_use),
-            kind=_widen(made.kind, in_use),
-            first=_widen(made.first, in_use),
+        self._groups = current._replace(
+            price=_widen(current.price, in_use),
+            free=_widen(current.free, in_use),
+            members=_widen(current.members, in_use),
+            kind=_widen(current.kind, in_use),
+            first=_widen(current.first, in_use),
         )
         table = _hash_table(self._groups.kind.shape[1])
         self._rows = rows._replace(used=_widen(rows.used, in_use), table=table)
 
 
-def _hash_table(wide: int) -> Integers:
-    return np.empty(2 ** (4 * wide).bit_length(), np.int64)
+def _hash_table(width: int) -> Integers:
+    return np.empty(2 ** (4 * width).bit_length(), np.int64)
 
 
 def _widen(array: Numbers, in_use: Flags) -> Numbers:
-    """Return an array with a last axis of twice the length, and the contents of rows in use."""
-    wide = array.shape[-1]
-    # The pages of the other rows of a new array take neither memory nor time.
-    wider = np.empty((*array.shape[:-1], 2 * wide), array.dtype)
-    wider[in_use, ..., :wide] = array[in_use]
+    """Return an array with twice the length of the last axis, and the contents of rows in use."""
+    width = array.shape[-1]
+    # Other rows stay unwritten, so their pages of the new array take no memory.
+    wider = np.empty((*array.shape[:-1], 2 * width), array.dtype)
+    wider[in_use, ..., :width] = array[in_use]
     return cast(Numbers, wider)

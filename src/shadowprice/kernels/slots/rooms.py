@@ -1,8 +1,8 @@
 """Free capacity of servers slot by slot, for schedules that are placed and removed many times.
 
 Free capacity is one array over slots, servers and resources, which these kernels update in place.
-That is cheaper than groups of equal servers (`groups`) if schedules come and go often: a full
-server costs one comparison, and the scan of servers ends as soon as everything fits.
+If schedules come and go often, this array is cheaper than groups of equal servers (`groups`): a
+full server costs one comparison, and the scan of servers ends as soon as everything fits.
 """
 
 import numpy as np
@@ -14,6 +14,7 @@ from shadowprice.kernels.jit import allocation_free, inlined, kernel
 @allocation_free
 def fits_on(free: Integers, demand: Integers, limit: int) -> int:
     """Return how many times a demand fits on one server, at most ``limit``."""
+    # Most servers are full: compare before any division.
     for r in range(len(demand)):
         if demand[r] > free[r]:
             return 0
@@ -42,40 +43,40 @@ def choice_costs(
     worker_members: Integers,
     worker: Integers,
     worker_price: Floats,
-    server_members: Integers,
+    ps_members: Integers,
     ps: Integers,
-    server_price: Floats,
+    ps_price: Floats,
     workers: Integers,
-    servers: Integers,
+    ps_counts: Integers,
 ) -> Floats:
     """Return the cost of choices in slots (slots, choices), ``inf`` if they don't fit.
 
     ``free`` (horizon, servers, resources): free capacity. ``first``: the first slot;
-    ``worker_price`` and ``server_price`` (slots,) give the number of slots. ``worker_members``,
-    ``server_members``: servers of the two pools; no server is in both. ``workers``, ``servers``
+    ``worker_price`` and ``ps_price`` (slots,) give the number of slots. ``worker_members``,
+    ``ps_members``: servers of the two pools; no server is in both. ``workers``, ``ps_counts``
     (choices,): workers of each choice, ascending, and its parameter servers.
     """
     slots, choices = len(worker_price), len(workers)
     cost = np.empty((slots, choices))
     max_ps = 0
     for c in range(choices):
-        max_ps = max(max_ps, servers[c])
+        max_ps = max(max_ps, ps_counts[c])
     for t in range(slots):
         row = free[first + t]
         worker_fit = _pool_fit(row, worker_members, worker, workers[choices - 1])
         ps_fit = 0
         if max_ps > 0 and worker_fit >= workers[0]:
-            ps_fit = _pool_fit(row, server_members, ps, max_ps)
+            ps_fit = _pool_fit(row, ps_members, ps, max_ps)
         for c in range(choices):
-            if workers[c] <= worker_fit and servers[c] <= ps_fit:
-                cost[t, c] = workers[c] * worker_price[t] + servers[c] * server_price[t]
+            if workers[c] <= worker_fit and ps_counts[c] <= ps_fit:
+                cost[t, c] = workers[c] * worker_price[t] + ps_counts[c] * ps_price[t]
             else:
                 cost[t, c] = np.inf
     return cost
 
 
 @kernel
-def _choose_servers(
+def _choose_in_slot(
     free: Integers,
     members: Integers,
     demand: Integers,
@@ -84,7 +85,10 @@ def _choose_servers(
     fit_counts: Integers,
     chosen: Integers,
 ) -> None:
-    """Choose servers in a slot: those of the slot before, then the tightest."""
+    """Choose servers in a slot: first as in ``previous``, then those with least capacity.
+
+    ``fit_counts`` is scratch space, and ``chosen`` gets the processes on each server.
+    """
     for s in members:
         fit_counts[s] = fits_on(free[s], demand, count)
         reused = min(previous[s], fit_counts[s], count)
@@ -110,10 +114,10 @@ def choose_servers(
     first: int,
     worker_members: Integers,
     worker: Integers,
-    server_members: Integers,
+    ps_members: Integers,
     ps: Integers,
     workers: Integers,
-    servers: Integers,
+    ps_counts: Integers,
     choice: Integers,
 ) -> Integers:
     """Choose the servers of the chosen workers in each slot; free capacity doesn't change.
@@ -126,7 +130,7 @@ def choose_servers(
     max_entries = 0
     for t in range(len(choice)):
         if choice[t] >= 0:
-            max_entries += min(count, workers[choice[t]] + servers[choice[t]])
+            max_entries += min(count, workers[choice[t]] + ps_counts[choice[t]])
     entries = np.empty((max_entries, 4), np.int64)
     fit_counts = np.zeros(count, np.int64)
     chosen = np.zeros((2, count), np.int64)
@@ -137,12 +141,12 @@ def choose_servers(
         if c < 0:
             continue
         chosen[:] = 0
-        _choose_servers(
+        _choose_in_slot(
             free[first + t], worker_members, worker, workers[c], previous[0], fit_counts, chosen[0]
         )
-        if servers[c] > 0:
-            _choose_servers(
-                free[first + t], server_members, ps, servers[c], previous[1], fit_counts, chosen[1]
+        if ps_counts[c] > 0:
+            _choose_in_slot(
+                free[first + t], ps_members, ps, ps_counts[c], previous[1], fit_counts, chosen[1]
             )
         for s in range(count):
             if chosen[0, s] > 0 or chosen[1, s] > 0:
@@ -160,7 +164,10 @@ def choose_servers(
 def subtract_entries(
     free: Integers, entries: Integers, worker: Integers, ps: Integers, times: int
 ) -> bool:
-    """Subtract entries' demand if it fits, or (``times`` -1) add it; return whether it fits."""
+    """Subtract the demand of entries if all of it fits; return whether it does.
+
+    With ``times`` -1, their demand is added.
+    """
     for n in range(len(entries)):
         row = free[entries[n, 0], entries[n, 1]]
         for r in range(len(worker)):

@@ -1,14 +1,14 @@
 """PD-ORS's randomised rounding, (3.26)-(3.27) and Algorithm 4 steps 9-11, in distribution.
 
 Algorithm 4 rounds ``G`` times the relaxed solution repeatedly until the result is feasible. Each
-machine's outcome (workers up or down, servers up or down) is independent, and feasibility depends
-on machines only through their own capacity and through the two totals. So the probability that a
-round is feasible is a convolution over machines, the number of rounds until success is geometric,
-and a feasible result can be drawn backwards through the convolution. The distribution is that of
-the loop, without the loop. `tests/oracles` has the loop.
+machine's outcome (workers up or down, parameter servers up or down) is independent. Feasibility
+depends on machines only through their own capacity and through the two totals. So the probability
+that a round is feasible is a convolution over machines, the number of rounds until success is
+geometric, and a feasible result can be drawn backwards through the convolution. Results have the
+same distribution as those of the loop, which is in `tests/oracles`.
 
-The random generator is a hash of (seed, job, slot, workers, purpose): no draw depends on the order
-of calls.
+The random generator is a hash of (seed, job, slot, workers, purpose), so that no draw depends on
+the order of calls.
 """
 
 import math
@@ -23,21 +23,22 @@ from shadowprice.kernels.slots.polygons import Counts, Point, Slot, fits_on_mach
 WHOLE = 1e-9
 """Relaxed counts closer than this to an integer are integers."""
 
+# Constants of SplitMix64, and of 64-bit products from 32-bit halves.
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
-_MANTISSA = np.uint64(11)
+_MANTISSA = np.uint64(11)  # bits of a word beyond the 53 of a float's mantissa
 
 ROUNDS, OUTCOME = constant(0), constant(1)
-"""Purposes of draws: the number of rounds until a feasible one, and its totals."""
+"""Purposes of draws: the number of rounds until success, and its totals; then one per machine."""
 
 
 @inlined
 def _multiply(a: np.uint64, b: np.uint64) -> np.uint64:
-    """Return a * b modulo 2**64 from halves, so that interpreted code wraps without a warning."""
+    """Return a * b modulo 2**64; interpreted, a direct product would warn of an overflow."""
     low = (a & _LOW) * (b & _LOW)
     cross = (((a >> _HALF) * (b & _LOW)) & _LOW) + (((a & _LOW) * (b >> _HALF)) & _LOW)
     high = ((low >> _HALF) + cross) & _LOW
@@ -46,10 +47,9 @@ def _multiply(a: np.uint64, b: np.uint64) -> np.uint64:
 
 @kernel
 def mix(stream: np.uint64, word: int) -> np.uint64:
-    """Return the stream that `word` selects of `stream` (SplitMix64's output function).
+    """Return the stream that `word` selects in `stream` (SplitMix64's output function).
 
-    A stream is also a seed. A word is not negative: a job's number, a slot, a worker count, a
-    purpose.
+    A seed is a stream. Words are not negative: a job's number, a slot, a worker count, a purpose.
     """
     z = stream ^ _multiply(np.uint64(word) ^ _FIRST, _STEP)
     z = _multiply(z ^ (z >> _SHIFTS[0]), _FIRST)
@@ -59,7 +59,7 @@ def mix(stream: np.uint64, word: int) -> np.uint64:
 
 @inlined
 def uniform(stream: np.uint64, word: int) -> float:
-    """Return the draw in [0, 1) that `word` selects of `stream`."""
+    """Return the draw in [0, 1) that `word` selects in `stream`."""
     return np.float64(mix(stream, word) >> _MANTISSA) * 2.0**-53
 
 
@@ -68,8 +68,8 @@ def gain_factor(delta: float, rows: int, cover: float) -> float:
     """Return G of Lemma 1 and, with 2 rows and W_1 = min(m_w, m_p), of Theorem 2; it exceeds 1.
 
     The rounding fails with probability below ``delta``, in (0, 1]. ``rows`` is m, the number of
-    cover constraints. ``cover`` is W_a, the least right-hand side over coefficient among them,
-    positive.
+    cover constraints. ``cover`` is W_a, the minimum ratio of right-hand side and coefficient in
+    these constraints; it is positive.
     """
     part = math.log(3.0 * rows / delta) / cover
     return 1.0 + part + math.sqrt(part * part + 2.0 * part)
@@ -79,16 +79,16 @@ class RequiredTotals(NamedTuple):
     """Limits of a feasible placement's totals."""
 
     workers: int  # minimum of workers, m_w of (3.24)
-    servers: int  # minimum of parameter servers, m_p of (3.25)
-    max_workers: int  # K of (3.2); (3.5) bounds servers by workers
+    ps_count: int  # minimum of parameter servers, m_p of (3.25)
+    max_workers: int  # K of (3.2); (3.5) bounds parameter servers by workers
 
 
 class Parts(NamedTuple):
-    """Values to round, as arrays (used,): integer parts, and the probabilities of one more."""
+    """Values to round, as arrays (used,): integer parts, and probabilities of rounding up."""
 
-    machine: Integers  # machines with a value
+    machine: Integers  # the used machines, on which a value isn't 0
     low_w: Integers  # workers rounded down
-    low_s: Integers  # servers rounded down
+    low_s: Integers  # parameter servers rounded down
     up_w: Floats  # probability of one more worker, 0 for integers
     up_s: Floats
 
@@ -97,8 +97,8 @@ class TotalDistribution(NamedTuple):
     """Distribution of the totals of the first machines, if all outcomes fit.
 
     ``totals[i, a, b]`` is the probability that the first i machines all fit, and round up a workers
-    and b servers among them. ``chance`` (used, 4) is the probability of each outcome of a machine,
-    2 a + b; 0 if it doesn't fit.
+    and b parameter servers among them. ``chance`` (used, 4) is the probability of each outcome of a
+    machine, 2 a + b; 0 if the outcome doesn't fit.
     """
 
     totals: Floats
@@ -132,7 +132,7 @@ def _parts(gain: float, relaxed: Point) -> Parts:
 
 @inlined
 def _total_distribution(slot: Slot, parts: Parts) -> TotalDistribution:
-    """Convolve the outcomes of machines that fit."""
+    """Convolve the outcomes that fit, machine by machine."""
     up_w, up_s = parts.up_w, parts.up_s
     n = len(parts.machine)
     totals = np.zeros((n + 1, (up_w > 0.0).sum() + 1, (up_s > 0.0).sum() + 1))
@@ -149,7 +149,7 @@ def _total_distribution(slot: Slot, parts: Parts) -> TotalDistribution:
                 if b == 1 and up_s[i] == 0.0:
                     continue
                 if not fits_on_machine(
-                    free, slot.worker, slot.server, parts.low_w[i] + a, parts.low_s[i] + b
+                    free, slot.worker, slot.ps, parts.low_w[i] + a, parts.low_s[i] + b
                 ):
                     continue
                 weight = (up_w[i] if a == 1 else 1.0 - up_w[i]) * (
@@ -166,11 +166,11 @@ def _total_distribution(slot: Slot, parts: Parts) -> TotalDistribution:
 
 
 @inlined
-def _feasible(required: RequiredTotals, workers: int, servers: int) -> bool:
-    """Return whether totals meet the constraints that machines share."""
+def _feasible(required: RequiredTotals, workers: int, ps_count: int) -> bool:
+    """Return whether totals meet the constraints of all machines together."""
     return (
         required.workers <= workers <= required.max_workers
-        and required.servers <= servers <= workers
+        and required.ps_count <= ps_count <= workers
     )
 
 
@@ -183,7 +183,7 @@ def _draw(
     stream: np.uint64,
     out: Counts,
 ) -> None:
-    """Draw each machine's outcome, from the last to the first, given their totals."""
+    """Draw each machine's outcome, from the last to the first, given the totals rounded up."""
     totals, chance = distribution.totals, distribution.chance
     out_w, out_s = out
     out_w[:] = 0
@@ -226,7 +226,7 @@ def round_feasibly(
     if (
         sum_w > required.max_workers
         or sum_w + (parts.up_w > 0.0).sum() < required.workers
-        or sum_s + (parts.up_s > 0.0).sum() < required.servers
+        or sum_s + (parts.up_s > 0.0).sum() < required.ps_count
     ):
         return 0, 0.0
     distribution = _total_distribution(slot, parts)
@@ -245,7 +245,7 @@ def round_feasibly(
         rounds += math.floor(math.log(1.0 - uniform(stream, ROUNDS)) / math.log1p(-probability))
     if rounds > tries:
         return 0, probability
-    # The totals first, then each machine.
+    # Draw the totals first, then each machine's outcome.
     remaining = uniform(stream, OUTCOME) * probability
     end_a, end_b = -1, -1
     for a in range(last.shape[0]):

@@ -1,8 +1,9 @@
 """Decisions of `rolling` about bags of tasks: promise, start slot, and number of copies.
 
-A bag promises a slot by whose end all tasks are done, except with its miss probability, because
-durations are random. Its plan reserves the units that copies may still need, on servers of its own,
-and all other jobs are planned around it. A bag may move until its copies start.
+The promise of a bag is a slot by whose end all tasks are done. It may be missed with the
+probability that the bag states, because durations are random. A bag's plan reserves the units of
+capacity that its copies may still need, on certain servers, and all other jobs are planned around
+it. A bag may move until its copies start.
 """
 
 from __future__ import annotations
@@ -33,17 +34,15 @@ from shadowprice.policies.rolling.offers import NO_CEILING, Offer, end_waiting
 from shadowprice.policies.rolling.planner import CapacityScope, Planner
 from shadowprice.policies.rolling.state import BagPlan, State
 
-_MAX_COPIES: Final = 256  # limit of the copies counted in a slot, unless 16 per task are more
-
-_MAX_PLANNED: Final = 32
-"""Maximum number of bags that are planned when a slot begins, the densest first."""
+_MAX_COPIES: Final = 256  # limit of the copies counted in a slot, or 16 per task if that is more
+_MAX_PLANNED: Final = 32  # maximum number of bags that are planned when a slot begins
 
 
 @dataclass(frozen=True, slots=True)
 class BagOffer(Offer):
     """A plan that a bag could have."""
 
-    plan: CopyPlan  # its start is counted from the next slot
+    plan: CopyPlan  # its start is relative to the next slot
 
 
 class BagScheduler:
@@ -55,7 +54,7 @@ class BagScheduler:
     # ---------------------------------------------------------------- submission
 
     def density(self, state: State, slot: int, job: Job) -> float:
-        """Return the maximum utility of a bag by weighted worker-slot, with one copy a task."""
+        """Return the maximum utility of a bag per weighted worker-slot, with one copy per task."""
         bag = job.bag
         assert bag is not None
         soonest = slot + bag.shortest_slots - 1
@@ -64,7 +63,7 @@ class BagScheduler:
         return value / max(weight * bag.worker_slots, 1e-300)
 
     def answer(self, state: State, slot: int, job: Job) -> Promise | Refusal:
-        """Return the promise of a new bag, or the reason for having none."""
+        """Return the promise of a new bag, or its refusal."""
         price = state.demand.copy_cost(slot, job)
         offer = self._offer(state, slot, job, price, CapacityScope.ALL)
         if promise := self._promise(state, slot, job, offer):
@@ -74,7 +73,7 @@ class BagScheduler:
             return self._refuse_out_of_reach(state, slot, job)
         if alone.utility <= alone.cost:
             return alone.refuse_below_price()
-        if self._planner.revises:
+        if self._planner.revises:  # try a plan for which others must move
             moved = self._offer(state, slot, job, price, CapacityScope.FIXED)
             if promise := self._promise(state, slot, job, moved):
                 return promise
@@ -99,7 +98,7 @@ class BagScheduler:
     # ---------------------------------------------------------------- plans
 
     def _usable_slots(self, slot: int, job: Job) -> int:
-        """Return the number of usable slots: to the deadline, at most a horizon."""
+        """Return the number of slots to the deadline or the timespan's end, at most a horizon."""
         assert job.bag is not None
         end = min(job.arrival + job.bag.slots, slot + self._cluster.horizon)
         return (end if self._until is None else min(end, self._until)) - slot
@@ -124,7 +123,7 @@ class BagScheduler:
         assert bag is not None
         capacity = self._capacity(state, slot, job, scope)
         plan = state.bags.plans.get(job.name)
-        if plan is not None and scope is CapacityScope.ALL:
+        if plan is not None and scope is CapacityScope.ALL:  # a bag may use its own reservation
             own = [plan.count(slot + k) for k in range(len(capacity))]
             capacity = capacity + np.array(own, np.int64)
         if not len(capacity) or not capacity.any():
@@ -181,7 +180,7 @@ class BagScheduler:
         return False
 
     def _assign_servers(self, state: State, slot: int, job: Job, plan: CopyPlan) -> BagPlan | None:
-        """Assign the copies of a plan to servers that can hold them to its end; None if none can.
+        """Assign the copies of a plan to servers that hold them to its end; None if none can.
 
         A plan that starts at once prefers servers without training jobs.
         """
@@ -217,7 +216,7 @@ class BagScheduler:
     def _promise(
         self, state: State, slot: int, job: Job, offer: BagOffer | None, message: str = ""
     ) -> Promise | None:
-        """Reserve an offer that is worth its price, and return its promise; None if that fails."""
+        """Reserve an offer if it is worth its price; return the promise, None without one."""
         if offer is None or offer.utility <= offer.cost:
             return None
         if not self._reserve(state, slot, job, offer):
@@ -229,7 +228,7 @@ class BagScheduler:
     # ---------------------------------------------------------------- revision
 
     def replan_broken(self, state: State, slot: int) -> Iterator[Decision]:
-        """Replan bags that lost their plan; yield a new promise, or its withdrawal."""
+        """Replan promised bags that lost their plan; yield new promises, or withdraw the old."""
         bags = state.bags
         for name, reason in list(bags.broken.items()):
             job = bags.jobs[name]
@@ -243,7 +242,7 @@ class BagScheduler:
                     break
             else:
                 del bags.promise[name]
-                yield Promise(name, None, message=f"{reason}: it waits")
+                yield Promise(name, None, message=f"{reason}; the job waits")
 
     def drop_infeasible(self, state: State, view: View) -> Iterator[Decision]:
         """Abandon waiting bags that can't complete in time with any number of copies."""
@@ -261,7 +260,7 @@ class BagScheduler:
     def promise_waiting(self, state: State, slot: int, *, at_no_cost: bool) -> Iterator[Promise]:
         """Promise waiting bags that are worth their price in the free capacity, the densest first.
 
-        With ``at_no_cost``, capacity that no plan uses costs nothing, but a bag must start at once.
+        With ``at_no_cost``, capacity costs nothing, but a bag must start at once.
         """
         bags = state.bags
         jobs = [bags.jobs[name] for name in bags.unpromised()]
@@ -291,7 +290,7 @@ class BagScheduler:
     # ---------------------------------------------------------------- placement
 
     def release_finished(self, state: State, view: View) -> Iterator[Decision]:
-        """Yield the release of ended and unneeded copies, before other jobs move."""
+        """Release finished and superfluous copies, before other jobs move into their place."""
         for name in state.bags.jobs:
             placement = view.open_jobs[name].placement
             if placement is None:
@@ -303,7 +302,7 @@ class BagScheduler:
                 yield Place(name, plan.placement(view.slot))
 
     def start(self, state: State, slot: int) -> Iterator[Decision]:
-        """Yield the copies that start in the next slot, after other jobs have moved."""
+        """Start the copies that are planned for the next slot, after other jobs have moved away."""
         for name, plan in state.bags.plans.items():
             if not plan.begun and plan.start == slot:
                 state.bags.plans[name] = replace(plan, begun=True)

@@ -14,7 +14,7 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.rolling.quotas import ShareLimit
 
-NO_CEILING: Final = -1  # of offers whose plan has no levels to allocate in a timeline
+NO_CEILING: Final = -1  # of an offer whose plan isn't to be allocated in a timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class Offer:
     def promise(
         self, name: str, slot: int, message: str = "", copies: tuple[TaskCopies, ...] = ()
     ) -> Promise:
-        """Return a promise of the plan by a slot."""
+        """Return the promise that the plan completes by the end of a slot."""
         payoff = self.utility - self.cost
         return Promise(
             name, slot, self.completion, payoff, self.utility, self.cost, message, copies
         )
 
     def refuse_below_price(self) -> Refusal:
-        """Return the refusal of a job whose utility is below the cost of its plan."""
+        """Return the refusal of a job whose utility isn't above the cost of its plan."""
         lacks = self.cost - self.utility
         is_clear = lacks > 1e-4 * self.cost
-        relation, more = ("below", f": it lacks {lacks:.4g}") if is_clear else ("not above", "")
+        relation, detail = ("below", f": it lacks {lacks:.4g}") if is_clear else ("not above", "")
         return self._refuse(
-            RefusalReason.PRICE, f", {relation} the price of its plan, {self.cost:.4g}{more}"
+            RefusalReason.PRICE, f", {relation} the price of its plan, {self.cost:.4g}{detail}"
         )
 
     def refuse_little_utility(self, maximum: float, share: float) -> Refusal:
@@ -56,9 +56,9 @@ class Offer:
     ) -> Refusal:
         """Return the refusal of a job that is large compared with the demand observed so far.
 
-        ``used`` is the minimum use of the job, ``observed`` how long demand was observed, both in
-        slots of the whole cluster. The limit is their part ``evidence``, times ``factor`` for a
-        lone job.
+        ``used`` is the minimum use of the job, and ``observed`` how long demand was observed, both
+        in slots of the whole cluster. The limit is ``evidence`` x ``observed`` x ``factor``; the
+        factor is above 1 for a lone job.
         """
         terms = f"evidence {evidence:g} x {_digits(observed)} slots observed"
         if factor > 1:
@@ -85,18 +85,18 @@ class Offer:
         ``earliest`` is the first slot in which the job could complete beside all promises, whatever
         its utility.
         """
-        more = ", but promises leave no capacity"
+        detail = ", but promises leave no capacity"
         if blocking_job:
-            more = f", but the promise to {blocking_job} would break"
+            detail = f", but the promise to {blocking_job} would break"
         if earliest is not None:
-            more += f"; beside all promises it could complete by slot {earliest}"
-        return self._refuse(RefusalReason.NO_ROOM, more, blocking_job, "without other jobs, ")
+            detail += f"; beside all promises it could complete by slot {earliest}"
+        return self._refuse(RefusalReason.NO_ROOM, detail, blocking_job, "without other jobs, ")
 
     def _refuse(
-        self, reason: RefusalReason, more: str, bottleneck: str | None = None, scope: str = ""
+        self, reason: RefusalReason, detail: str, bottleneck: str | None = None, scope: str = ""
     ) -> Refusal:
-        """Return a refusal with the figures of the offer, and more text after its utility."""
-        message = f"{scope}its utility by slot {self.completion} is {self.utility:.4g}{more}"
+        """Return a refusal with the figures of the offer, with ``detail`` after its utility."""
+        message = f"{scope}its utility by slot {self.completion} is {self.utility:.4g}{detail}"
         return Refusal(
             reason,
             message,
@@ -108,15 +108,15 @@ class Offer:
 
 
 def end_waiting(state: JobState, refusal: Refusal) -> Decision:
-    """Return the decision that ends a waiting job; one that had a promise or ran is abandoned."""
+    """Return the decision that ends a waiting job: abandoned if it was promised or ran."""
     has_run = state.status is Status.ADMITTED or state.started is not None
     return (Drop if has_run else Reject)(state.job.name, refusal)
 
 
 def refuse_late(job: Job, done: int, *, ends_first: bool) -> Refusal:
-    """Return the refusal of a job whose earliest completion is without utility.
+    """Return the refusal of a job whose utility is 0 at its earliest completion, ``done``.
 
-    ``ends_first`` is whether only the end of the timespan keeps it from completing.
+    ``ends_first`` is whether it would have a utility if the timespan didn't end before.
     """
     return Refusal(
         RefusalReason.TOO_LATE if ends_first else RefusalReason.NO_VALUE,
@@ -133,8 +133,8 @@ def refuse_too_late(
 ) -> Refusal:
     """Return the refusal of a job that no plan completes in time, even alone.
 
-    ``share`` is what limits it in its tenant's share; None if its tenant has none. ``unavailable``
-    has the names of servers that take no work.
+    ``share`` is the limit of its tenant's share, None without a share. ``ends`` is whether the
+    timespan has an end. ``unavailable`` has the names of servers that take no work.
     """
     if share is not None and share.is_exceeded:
         return Refusal(
@@ -158,8 +158,8 @@ def refuse_too_late(
 def _list_unavailable(names: Sequence[str]) -> str:
     if not names:
         return ""
-    more = f" and {len(names) - 1} other servers" if len(names) > 2 else ""
-    shown = f"{names[0]}{more}" if more else " and ".join(names)
+    detail = f" and {len(names) - 1} other servers" if len(names) > 2 else ""
+    shown = f"{names[0]}{detail}" if detail else " and ".join(names)
     return f"; {shown} {'are' if len(names) > 1 else 'is'} unavailable"
 
 

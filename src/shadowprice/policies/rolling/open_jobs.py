@@ -25,17 +25,18 @@ from shadowprice.policies.rolling.quotas import Quotas
 
 NO_LAST_SLOT: Final = int(np.iinfo(np.int64).max) // 16  # if a utility never expires
 MIN_UTILITY_SHARE: Final = 1e-3  # of its maximum utility, below which a job counts as worthless
-# Part of a slot: jobs that lose it or more by a restart get only plans that never move. From there
-# on, a plan that counts a restart in every slot takes more than three times as long.
+# Jobs that lose this part of a slot or more by a restart only get plans that never move: a plan
+# that counts a restart in every slot would take more than three times as long.
 _MAX_COUNTED_RESTART: Final = 0.7
-_MAX_LEVELS: Final = 1024  # of a job in each mode: each row of the arrays has that of the widest
+# Maximum levels of a job in each mode. The arrays are as wide as the job with the most levels.
+_MAX_LEVELS: Final = 1024
 _NONE: Final = np.zeros(0, np.int64)
-_DOUBLED: Final = 1 << np.arange(NO_LAST_SLOT.bit_length() + 1)
-_SIXTY_FOUR: Final = np.arange(1, 65)
+_POWERS_OF_TWO: Final = 1 << np.arange(NO_LAST_SLOT.bit_length() + 1)
+_SECTIONS: Final = np.arange(1, 65)
 
 
 class RunningJobs(NamedTuple):
-    """Running jobs of a slot, and what another slot with the same placements yields."""
+    """Running jobs of a slot, and their progress in another slot with the same placements."""
 
     names: list[str]
     rows: Integers
@@ -43,24 +44,24 @@ class RunningJobs(NamedTuple):
 
 
 class OpenJobs(JobRows):
-    """Open training jobs in order of arrival, as rows that are reused.
+    """Open training jobs as rows; rows of removed jobs are reused.
 
-    If a restart costs a job `_MAX_COUNTED_RESTART` of a slot or more, only plans that never move
-    count on its progress.
+    If a restart costs a job `_MAX_COUNTED_RESTART` of a slot or more, `JobArrays.counted_gains` is
+    0, so only plans that never move count on its progress.
     """
 
     promise: Integers  # completion slot; -1 without a promise
     restart_loss: Floats  # share of a slot that a change of placement costs
-    level: Integers  # in the newest slot that began, -1 for none
+    level: Integers  # worker count in the newest slot, as in `JobArrays`; -1 for none
     # Whether the next start costs progress: the job ran before, or first starts cost progress too.
     start_costs: Flags
-    slots_run: Integers  # including the one under way; at most
+    slots_run: Integers  # in which it ran, with the slot under way; an upper bound
     # Progress units that remain after the slot under way, if it yields what plans count on; -1 for
     # rows that don't run in it.
     expected_remaining: Integers
     max_gain: Integers  # maximum progress units in a slot, in either mode
-    max_gain_colocated: Integers  # if every worker count fitted on one server
-    gain_alone: Integers  # with the most workers that the empty cluster and the tenant's part hold
+    max_gain_colocated: Integers  # the same if every worker count fitted on one server
+    gain_alone: Integers  # the same on the empty cluster, within the tenant's part of it
     full_utility: Floats  # of completing as early as `gain_alone` allows
     initial_utility: Floats  # of completing at once, as if the work took no time
     predicted: Flags  # whether the remaining work is a prediction (`limit_predictions`)
@@ -179,7 +180,8 @@ class OpenJobs(JobRows):
     def _fits_alone(self, tenant: int, job: Job, workers: Integers, ps_counts: Integers) -> Flags:
         """Return which worker counts fit into the empty cluster and the tenant's part of it.
 
-        Each role counts by itself, so some of these counts may not fit. Lost servers count too.
+        The test is optimistic: workers don't compete with parameter servers, and lost servers count
+        as up.
         """
         ps = np.zeros_like(job.worker) if job.ps is None else job.ps
         on_workers, on_ps = (
@@ -196,11 +198,11 @@ class OpenJobs(JobRows):
     def restore_job(
         self, state: JobState, before: OpenJobs, slot: int, running_slot: int | None
     ) -> None:
-        """Add a job that was decided on before a slot, with its promise and placement.
+        """Add an open job after a restart or a change of servers, with promise and placement.
 
-        ``running_slot`` is the slot in progress if the job runs in it. Its expected progress comes
-        from ``before``, or else from the placement. Without it, every promise would seem a slot
-        late.
+        ``running_slot`` is the slot in progress if the job runs in it. The progress expected in
+        this slot comes from ``before``, or else from the placement; without it, every promise would
+        seem a slot late.
         """
         row = self.add(state.job)
         arrays = self.arrays
@@ -237,7 +239,7 @@ class OpenJobs(JobRows):
         return row
 
     def name(self, row: int) -> str:
-        """Return the name of the job of a row."""
+        """Return the name of a row's job."""
         return self.job(row).name
 
     # ---------------------------------------------------------------- work and time
@@ -245,9 +247,8 @@ class OpenJobs(JobRows):
     def refresh(self, view: View) -> bool:
         """Update the remaining work of all jobs; return whether some of it is an estimate.
 
-        Plans begin with the next slot. So while a slot is under way, its progress counts as
-        planned; otherwise every promise without much slack would seem broken whenever a job
-        arrives.
+        Plans begin with the next slot. While a slot is under way, its planned progress therefore
+        counts as done; otherwise promises with little slack would seem broken at every arrival.
         """
         remaining, states, is_estimate = self.arrays.remaining, view.open_jobs, False
         for name, row in self.rows.items():
@@ -260,10 +261,10 @@ class OpenJobs(JobRows):
         return is_estimate
 
     def refresh_unstoppable(self, view: View) -> None:
-        """Clear the mark of jobs that continue from checkpoints by now, or in a simulation."""
+        """Clear the mark of jobs that have shown checkpoints since, and of all in a simulation."""
         states = view.open_jobs
         for row in np.flatnonzero(self.unstoppable).tolist():
-            state = states.get(self.name(row))  # none for the job of a quote
+            state = states.get(self.name(row))  # None for the job of a quote
             if not view.may_have_unstoppable_jobs or (
                 state is not None and state.job.resumable is True
             ):
@@ -272,8 +273,8 @@ class OpenJobs(JobRows):
     def limit_predictions(self, slot: int) -> None:
         """Limit predicted work to what a job can do from a slot on while it has a utility.
 
-        A prediction may be too long. If it is right, the job earns nothing anyway. So plans count
-        on the most work with which the job still earns something.
+        Beyond that, the job earns nothing if the prediction is right, and plans only matter if it
+        is too long. So plans count on the most work with which the job still earns something.
         """
         rows = np.flatnonzero(self.predicted)
         if len(rows):
@@ -292,8 +293,7 @@ class OpenJobs(JobRows):
     def record_levels(self, rows: Integers, level: Integers, unmoved: Flags) -> None:
         """Record the levels of the slot that begins, -1 for none, and its expected progress.
 
-        Jobs in ``unmoved`` keep their pinned placement and don't restart; a first start may be
-        free.
+        Rows with ``unmoved`` keep their pinned placement, so they don't restart.
         """
         arrays = self.arrays
         self.level[rows] = level
@@ -313,7 +313,7 @@ class OpenJobs(JobRows):
         return np.asarray(progress, np.int64)
 
     def running_jobs(self, pinned: Collection[int]) -> RunningJobs:
-        """Return the jobs that run. They count on a restart in each slot, except pinned rows."""
+        """Return the running jobs; all but pinned rows count on a restart in each slot."""
         rows = self.in_order()
         rows = rows[self.level[rows] >= 0]
         no_restart = np.isin(rows, list(pinned)) if pinned else np.zeros(len(rows), np.bool_)
@@ -325,9 +325,9 @@ class OpenJobs(JobRows):
     ) -> int:
         """Record up to ``slots`` more slots with the same placements; return how many.
 
-        Before each held slot, every running job must have made its planned progress. If one didn't
-        before the first slot, only the running jobs' work is recorded, and 0 is returned. In slots
-        before the last one, jobs make ``progress``, and none completes.
+        Before each held slot, every running job must have made its planned progress. If a job
+        didn't before the first slot, the result is 0, and only remaining work is recorded. In slots
+        before the last one, jobs make ``progress`` (units a slot), and no job completes.
         """
         states, rows = view.open_jobs, running.rows
         # A loop over all jobs, as in `refresh`, would take most of the time of a held slot.
@@ -348,7 +348,7 @@ class OpenJobs(JobRows):
         return slots
 
     def expected_gains(self, rows: Integers) -> Integers:
-        """Return `JobArrays.counted_gains` with the expected progress of some rows.
+        """Return `JobArrays.counted_gains` with expected instead of certain progress of ``rows``.
 
         A running job restarts unless it stays at its level. On higher levels it counts as if it
         stayed, or as if it restarted in every slot, whichever yields more.
@@ -362,7 +362,7 @@ class OpenJobs(JobRows):
         return expected
 
     def amounts(self, rows: Integers, levels: Integers) -> Integers:
-        """Return what rows use at a level each, shape (rows, resources)."""
+        """Return the usage of each row at its level in ``levels``, shape (rows, resources)."""
         arrays = self.arrays
         workers, ps_counts = arrays.worker_counts[rows, levels], arrays.ps_counts[rows, levels]
         total = workers[:, None] * arrays.worker[rows] + ps_counts[:, None] * arrays.ps[rows]
@@ -377,7 +377,7 @@ class OpenJobs(JobRows):
         arrays = self.arrays
         gains, remaining = arrays.gains[rows], arrays.remaining[rows, None]
         completes, column = gains >= remaining, np.arange(gains.shape[1])
-        ends = arrays.spread_levels[rows], arrays.levels[rows]
+        ends = arrays.spread_levels[rows], arrays.levels[rows]  # of the levels of each mode
         useful = np.zeros((len(rows), arrays.worker.shape[1]), np.int64)
         for first, end in ((np.zeros_like(ends[0]), ends[0]), ends):
             inside = (column >= first[:, None]) & (column < end[:, None])
@@ -391,12 +391,12 @@ class OpenJobs(JobRows):
         return useful
 
     def min_slots(self, rows: Integers) -> Integers:
-        """Return the fewest slots in which rows could do their remaining work."""
+        """Return the minimum number of slots that each row needs for its remaining work."""
         fastest = np.maximum(self.max_gain[rows], self.max_gain_colocated[rows])
         return np.asarray(-(-self.arrays.remaining[rows] // fastest), np.int64)
 
     def ends_first(self, job: Job, done: int) -> bool:
-        """Return whether completing in a slot is too late only because the timespan ends."""
+        """Return whether slot ``done`` is too late only because the timespan ends before."""
         return done > self.final_slot and done <= self._last_slot(job, NO_LAST_SLOT)
 
     def _last_slot(self, job: Job, final: int) -> int:
@@ -408,7 +408,7 @@ class OpenJobs(JobRows):
             return job.arrival - 1
         # Utilities never rise, so search by sections; one call evaluates some sixty slots. First
         # take steps of powers of two, because `final` may be far away; then 64 equal sections.
-        steps = np.minimum(_DOUBLED, high - low)
+        steps = np.minimum(_POWERS_OF_TWO, high - low)
         while low < high:
             slots = low + np.unique(np.minimum(steps, high - low))
             values = job.utility.values((slots - job.arrival).astype(np.float64))
@@ -417,7 +417,7 @@ class OpenJobs(JobRows):
                 return high
             high = int(slots[useful_count]) - 1
             low = int(slots[useful_count - 1]) if useful_count else low
-            steps = _SIXTY_FOUR * max(1, -(-(high - low) // 64))
+            steps = _SECTIONS * max(1, -(-(high - low) // len(_SECTIONS)))
         return low
 
     # ---------------------------------------------------------------- placements
@@ -441,7 +441,7 @@ class OpenJobs(JobRows):
         return np.asarray(compare_placements(rows, self.placements, following) != 0)
 
     def move(self, rows: Integers, following: Placements) -> Iterator[Decision]:
-        """Yield the moves of running rows to their next placements, which become current."""
+        """Yield the changes of rows to the placements ``following``, which become current."""
         self._next = following
         yield from self._move(rows, compare_placements(rows, self.placements, following))
         self.placements = following
@@ -479,7 +479,7 @@ _COLUMNS: Final = {name: _UNUSED[kind] for name, kind in OpenJobs.__annotations_
 
 
 def _thinned(positions: Integers) -> Integers:
-    """Return at most `_MAX_LEVELS` of a job's worker counts, more small than large ones."""
+    """Return at most `_MAX_LEVELS` of ``positions``: the lowest all, the higher ever fewer."""
     count, dense = len(positions), _MAX_LEVELS // 2
     if count <= _MAX_LEVELS:
         return positions
@@ -514,8 +514,8 @@ class ColocationFit:
 def upper_hull(workers: Integers, gains: Integers) -> Integers:
     """Return the levels on the upper hull of a curve through the origin, ascending.
 
-    Workers and gains are strictly ascending. Points on a straight line of the hull belong to it,
-    within the rounding of gains to units.
+    Workers and gains are strictly ascending. A point on an edge of the hull belongs to it, also if
+    the rounding of gains to units puts it slightly below.
     """
     x = np.concatenate(([0], workers)).astype(np.float64)
     y = np.concatenate(([0], gains)).astype(np.float64)
@@ -525,7 +525,7 @@ def upper_hull(workers: Integers, gains: Integers) -> Integers:
     for index in range(1, len(x)):
         while len(kept) > 1:
             a, b = kept[-2], kept[-1]
-            # Remove b if it lies below the line from a to `index` by more than rounding.
+            # Remove b if it is below the line from a to `index` by more than rounding (2 units).
             line = y[a] + (y[index] - y[a]) * (x[b] - x[a]) / (x[index] - x[a])
             if y[b] + 2.0 < line and y[b] < line * (1.0 - 1e-9):
                 kept.pop()

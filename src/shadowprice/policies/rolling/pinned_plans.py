@@ -1,6 +1,6 @@
-"""Pinned plans: promised jobs keep their servers, so that restarts cost them nothing.
+"""Pinned plans: jobs keep their servers, so that restarts cost them nothing.
 
-`state` defines what pinned, unstoppable and other words mean.
+The module `state` defines pinned and unstoppable jobs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shadowprice.policies.rolling.state import BagTable, PinnedPlan, PinnedPlans
 
 
 class _Choice(NamedTuple):
-    """A level of a plan that never moves, its offer, and its plan if the job runs already."""
+    """A level for a pinned plan, its offer, and the plan itself if the job runs already."""
 
     level: int
     offer: Offer
@@ -38,9 +38,9 @@ class PinnedPlanner:
     Running promised jobs get them whenever they can. Jobs that wait get them at submission, or
     later, if no other plan completes them in time.
 
-    A plan of levels doesn't name servers, so it assumes a restart in every slot. A pinned plan
-    assumes no restart if the job keeps its placement, and a single one if the job scales down in
-    the plan's first slot. All other jobs are planned around pinned plans.
+    A plan of levels names no servers, so it assumes a restart in every slot. A pinned plan assumes
+    no restart if the job keeps its placement, and a single restart if the job scales down in the
+    plan's first slot. All other jobs are planned around pinned plans.
     """
 
     def __init__(self, cluster: Cluster, quotas: Quotas) -> None:
@@ -56,7 +56,7 @@ class PinnedPlanner:
                 restart_gain = int(arrays.counted_gains[row, plan.level])
                 planned = plan.servers, plan.workers, plan.ps
                 stays = all(map(np.array_equal, jobs.placements.of_row(row), planned))
-                stays |= not jobs.start_costs[row]
+                stays |= not jobs.start_costs[row]  # its first start is free
                 first = gain if stays else restart_gain
                 end = slot + slots_needed(int(arrays.remaining[row]), first, gain) - 1
                 if end <= jobs.promise[row]:
@@ -90,8 +90,8 @@ class PinnedPlanner:
         first = self._pin(state, slot, rows, in_force, lean=lean_first)
         yield first
         second = self._pin(state, slot, rows, in_force, lean=not lean_first)
-        # Plans compare by identity: a plan that was kept is the same object (`still_valid`). An
-        # equal set of new plans is yielded twice, which costs time but changes nothing.
+        # Plans compare by identity: a kept plan is the same object (`still_valid`). Equal sets of
+        # new plans are both yielded, which costs time but changes nothing.
         if second != first:
             yield second
         if in_force != first:
@@ -100,7 +100,7 @@ class PinnedPlanner:
     def _pin(
         self, state: State, slot: int, rows: list[int], in_force: PinnedPlans, *, lean: bool
     ) -> PinnedPlans:
-        """Return pinned plans of all jobs that can keep their servers, chosen in order."""
+        """Return ``in_force`` with new plans of ``rows`` that can keep servers, chosen in order."""
         jobs, pinned = state.jobs, dict(in_force)
         usage = self.tenant_usage(pinned, jobs.promise, slot)
         free = state.servers.capacity() - self.usage(pinned, slot)
@@ -154,8 +154,8 @@ class PinnedPlanner:
     ) -> list[tuple[Offer, PinnedPlan]]:
         """Return offers of plans that start in the next slot and never move, best payoff first.
 
-        They fit beside all pinned plans and bags, and in the tenant's share. A running job keeps
-        its current servers.
+        The plans fit beside all pinned plans and bags, and in the tenant's share. A running job
+        keeps its current servers.
         """
         jobs, bags, pinned = state.jobs, state.bags, state.plan.pinned
         choices = [
@@ -167,15 +167,15 @@ class PinnedPlanner:
             return []
         free = state.servers.capacity() - self.usage(pinned, slot)
         usage = self.tenant_usage(pinned, jobs.promise, slot)
-        beside = free
+        always_free = free
         if bags.plans:
             changes = [slot, *bags.change_slots(slot)]
-            beside = free - np.maximum.reduce([bags.usage(start) for start in changes])
-        placed = self._place(jobs, row, choices, np.maximum(beside, 0))
+            always_free = free - np.maximum.reduce([bags.usage(start) for start in changes])
+        placed = self._place(jobs, row, choices, np.maximum(always_free, 0))
         return [each for each in placed if self._fits(state, slot, each[1], free, usage)]
 
     def offer_alone(self, state: State, slot: int, row: int, price: Floats) -> Offer | None:
-        """Return the best offer of a plan that never moves if no other job existed."""
+        """Return the best offer of a pinned plan if no other job existed; None if there is none."""
         no_usage = np.zeros_like(self._quotas.share)
         choices = self._choices(state.jobs, slot, row, price)
         for offer, plan in self._place(state.jobs, row, choices, state.servers.capacity()):
@@ -184,7 +184,7 @@ class PinnedPlanner:
         return None
 
     def _choices(self, jobs: OpenJobs, slot: int, row: int, price: Floats) -> list[_Choice]:
-        """Return the levels of plans that complete while the job has a utility, by payoff."""
+        """Return the levels whose plans complete while the job has a utility, best payoff first."""
         arrays, job, last = jobs.arrays, jobs.job(row), int(jobs.arrays.last_slot[row])
         plans: list[tuple[int, int, PinnedPlan | None]]
         if jobs.level[row] >= 0:
@@ -223,17 +223,18 @@ class PinnedPlanner:
         """Yield the choices that fit on servers with free capacity, with their plans."""
         arrays, cluster = jobs.arrays, self._cluster
         roles = server_roles(cluster.hosts_workers, cluster.hosts_ps)
-        nowhere, no_level = pinned_placements({}, jobs.row_count)
+        no_placements, no_level = pinned_placements({}, jobs.row_count)
         for level, offer, plan in choices:
             if plan is not None:
                 yield offer, plan
                 continue
             levels = np.full(jobs.row_count, -1)
             levels[row] = level
+            # The kernel places entries of a log, here the only one of this job.
             processes = arrays.worker_counts[row, [level]], arrays.ps_counts[row, [level]]
             log = PackingLog(np.array([1]), np.array([row]), *processes, levels)
             complete, placed = place_packed_jobs(
-                free.copy(), roles, arrays, log, nowhere, nowhere, no_level, False
+                free.copy(), roles, arrays, log, no_placements, no_placements, no_level, False
             )
             if complete:
                 yield offer, PinnedPlan.of(arrays, row, level, offer.completion, *placed[2:])
@@ -260,9 +261,9 @@ class PinnedPlanner:
 def find_unstoppable_plans(view: View, state: State) -> PinnedPlans:
     """Return the plans of running jobs that can't be stopped: they stay until they end.
 
-    Jobs that run on a server that isn't up are among them: it is cordoned. An elastic job that may
-    still show checkpoints is left out if it would miss its promise, because its plan counts on more
-    workers than it began with.
+    Such jobs may also run on servers that aren't up, because these are cordoned. An elastic job
+    that may still show checkpoints is left out if it would miss its promise, because its plan
+    counts on more workers than it has now.
     """
     plans: PinnedPlans = {}
     jobs, up = state.jobs, state.servers.up
@@ -305,9 +306,10 @@ def pinned_placements(pinned: PinnedPlans, rows: int) -> tuple[Placements, Integ
 def forbidden_levels(state: State, slot: int) -> Flags:
     """Return the levels that jobs may not scale up to in the next slot; size 0 if all are allowed.
 
-    A pinned job that scales up for a slot must return to its plan and complete by the plan's end. A
-    promised job whose plan counts on a free first start later may start now only if the slot's
-    progress makes up for that. A job that can't be stopped keeps its level.
+    - A pinned job that scales up for a slot must return to its plan and still complete in time.
+    - The plan of a promised job may count on a free first start in a later slot. The job may start
+      now only if this slot's progress makes up for the restart that the later slot then costs.
+    - A job that can't be stopped keeps its level.
     """
     plan, jobs, arrays = state.plan, state.jobs, state.jobs.arrays
     if not (plan.pinned or arrays.starts_free.any() or jobs.keeps_level.any()):
@@ -323,8 +325,8 @@ def forbidden_levels(state: State, slot: int) -> Flags:
         starts_free = ~jobs.start_costs[rows]
         progress[starts_free] = arrays.gains[rows[starts_free]]
         resumed, gain = arrays.counted_gains[rows, level], arrays.gains[rows, level]
-        left = arrays.remaining[rows, None] - progress
-        forbidden[rows] = ~_end_in_time(slot, left, resumed[:, None], gain[:, None], end[:, None])
+        work = arrays.remaining[rows, None] - progress
+        forbidden[rows] = ~_end_in_time(slot, work, resumed[:, None], gain[:, None], end[:, None])
     level, promised = plan.log.level[: jobs.row_count], state.promised(plan.pinned)
     keeping = np.flatnonzero(promised & jobs.keeps_level & (level >= 0))
     # A job that can't be stopped couldn't return to its plan.
@@ -332,7 +334,7 @@ def forbidden_levels(state: State, slot: int) -> Flags:
     forbidden[[*state.unstoppable_plans, *staying, *keeping.tolist()]] = True
     rows = np.flatnonzero(promised & arrays.starts_free & (level < 0))
     if len(rows):
-        levels = plan.steps.level[rows]
+        levels = plan.steps.level[rows]  # of each run; the first one without a pause starts the job
         first = levels[np.arange(len(rows)), np.argmax(levels >= 0, axis=1)]
         bonus = arrays.gains[rows, first] - arrays.counted_gains[rows, first]
         needed = np.minimum(bonus, arrays.remaining[rows])
@@ -352,14 +354,17 @@ def cannot_move(state: State, slot: int, row: int, level: int) -> bool:
 
 
 def slots_needed(remaining: int, first: int, gain: int) -> int:
-    """Return the number of slots for ``remaining`` work, with another gain in the first slot."""
+    """Return the number of slots for ``remaining`` work, if the first slot yields ``first``."""
     return 1 + max(0, -(-(remaining - first) // gain))
 
 
 def _plans_on_servers(
     jobs: OpenJobs, slot: int, row: int, last: int, *, lean: bool
 ) -> Iterator[PinnedPlan]:
-    """Yield plans on a job's current servers that end by a slot; small ones first if ``lean``."""
+    """Yield plans on a job's current servers that end by slot ``last``, at most at its level.
+
+    The plan with the most workers comes first, or with ``lean`` the plan with the fewest.
+    """
     arrays = jobs.arrays
     servers, workers, ps = jobs.placements.of_row(row)
     if not len(servers):
@@ -372,7 +377,7 @@ def _plans_on_servers(
         wanted, wanted_ps = arrays.worker_counts[row, level], arrays.ps_counts[row, level]
         kept = reduce_to_sum(workers.copy(), int(wanted))
         kept_ps = reduce_to_sum(ps.copy(), int(wanted_ps))
-        if kept.sum() != wanted or kept_ps.sum() != wanted_ps:
+        if kept.sum() != wanted or kept_ps.sum() != wanted_ps:  # it runs fewer than the level
             continue
         unchanged = np.array_equal(kept, workers) and np.array_equal(kept_ps, ps)
         gain = int(arrays.gains[row, level])
@@ -386,12 +391,11 @@ def _plans_on_servers(
 
 
 def _change_slots(bags: BagTable, slot: int, plan: PinnedPlan) -> list[int]:
-    """Return a slot, and those in which plans of bags change before a plan ends."""
+    """Return ``slot``, and later slots up to the plan's end in which plans of bags change."""
     return [slot, *(change for change in bags.change_slots(slot) if change <= plan.end)]
 
 
 def _add_usage(usage: Integers, plan: PinnedPlan, sign: int) -> None:
-    """Add a plan to its tenant's usage, or subtract it."""
     if len(usage):
         usage[plan.tenant] += sign * plan.amounts.sum(axis=0)
 
@@ -399,10 +403,10 @@ def _add_usage(usage: Integers, plan: PinnedPlan, sign: int) -> None:
 def _end_in_time(
     slot: int, remaining: Integers, resumed: Integers, gain: Integers, end: Integers | int
 ) -> Flags:
-    """Return which plans, resumed with a restart after the next slot, still end in time.
+    """Return which plans still end by ``end`` if a restart resumes them after the next slot.
 
-    ``remaining`` are the progress units after the next slot, ``resumed`` and ``gain`` those of the
-    slot that resumes a plan and of each later slot.
+    ``remaining`` are the progress units missing after the next slot. The slot that resumes a plan
+    yields ``resumed``, and each later slot ``gain``.
     """
     done = slot + 1 + np.maximum(0, -(-(remaining - resumed) // gain))
     return np.asarray((remaining <= 0) | (done <= end))

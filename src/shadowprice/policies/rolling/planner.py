@@ -1,4 +1,4 @@
-"""Planning of all promised jobs together, and offers in the capacity that their plan leaves."""
+"""Joint plans of all promised jobs, and offers to single jobs in the remaining capacity."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ from shadowprice.policies.rolling.pinned_plans import PinnedPlanner
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.state import JointPlan, PinnedPlan, PinnedPlans, State
 
+# Maximum groups of equal servers in an interval, unless there are more kinds; others are lost.
 _MAX_GROUPS: Final = 512
-"""Maximum groups of equal servers in an interval, or as many as kinds; others are dropped."""
-
-_MAX_ORDERS: Final = 3
-"""Maximum number of planning orders that are tried before a joint plan is given up."""
+_MAX_ORDERS: Final = 3  # maximum number of planning orders that are tried for a joint plan
 
 
 class CapacityScope(Enum):
@@ -56,23 +54,23 @@ class WaitingPlans(NamedTuple):
 class Planner:
     """Plans jobs, each slot packed server by server; it keeps no state but reused arrays.
 
-    Methods that return a `JointPlan` change no state. They all return the same object, the spare
-    plan: it is overwritten when the planner makes the next plan. Only `put_in_force` keeps it; the
-    plan that was in force then becomes the spare one.
+    Methods that return a `JointPlan` don't change the state. They all return the same object, the
+    spare plan, which the next call overwrites. Only `put_in_force` keeps it: the spare plan and the
+    plan in force change roles.
     """
 
     def __init__(self, cluster: Cluster, quotas: Quotas, parameters: RollingParameters) -> None:
         self._cluster, self._quotas = cluster, quotas
-        # Whether plans may move; otherwise each job keeps the rest of its plan.
+        # Whether plans may change; otherwise each job keeps the rest of its plan.
         self.revises = parameters.revision
-        self._steady = parameters.steady  # plans move only if they don't complete the work any more
+        self._steady = parameters.steady  # plans only change if they no longer complete the work
         self.pinning = PinnedPlanner(cluster, quotas)
         self._shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
         self._roles = timeline.server_roles(cluster.hosts_workers, cluster.hosts_ps)
         first = np.unique(cluster.kinds, return_index=True)[1]
         self._kind_free = np.ascontiguousarray(cluster.capacity[first])
         self._kind_role = self._roles[first]
-        self._no_changes = (  # of free capacity: none, and no usage by tenants
+        self._no_changes = (  # last arguments of `init_timeline`: no changes and no usage
             np.zeros(2, np.int64),
             np.zeros(0, np.int64),
             np.zeros((0, len(cluster.resources)), np.int64),
@@ -98,6 +96,7 @@ class Planner:
     def reserve(self, state: State, intervals: int = 0) -> None:
         """Allocate space for plans of all open jobs and for intervals; keep the content."""
         jobs = state.jobs
+        # These sizes are ample; a plan that finds no space fails like a plan that doesn't fit.
         intervals = max(intervals, 4 * len(jobs.rows) + 16)
         # A job is logged once, and again whenever it scales up, each time in at most two entries.
         rows, servers = jobs.row_count, int(state.servers.kind_count.sum())
@@ -114,11 +113,11 @@ class Planner:
         The plan is the first of these that breaks no promise:
 
         1. If ``steady``: the plan in force, carried over around each set of pinned plans.
-        2. If plans may move: a new joint plan around each set of pinned plans.
+        2. If plans may change: a new joint plan around each set of pinned plans.
         3. The plan in force, carried over around its own pinned plans.
         4. A new joint plan in which only jobs that can't be stopped are pinned.
-        5. A new joint plan that skips jobs that find none. Unless servers were lost or work was
-           misstated, there are none.
+        5. A new joint plan that skips jobs that find no plan. It is only needed if servers were
+           lost or work was misstated.
 
         With ``lean``, pinned jobs use the fewest workers, to leave capacity for arrivals; otherwise
         they keep their current placement if they can.
@@ -132,7 +131,7 @@ class Planner:
                 state, slot, order, in_force, new_only=self._steady and not lean, lean_first=lean
             )
         if self._steady:  # attempt 1
-            # Attempt 2 needs the sets again. Without `steady` each is made only when it is needed.
+            # Attempt 2 needs the sets again. Otherwise each set is only made if it is needed.
             candidates = list(candidates)
             for pinned in candidates:
                 plan = self.carry_over(state, slot, pinned)
@@ -156,15 +155,16 @@ class Planner:
     def plan_with(self, state: State, slot: int, row: int, promise: int) -> JointPlan:
         """Return a joint plan of all promised jobs and one more.
 
-        If it fails, only its ``unplanned`` is of use: the job that first found no plan beside the
+        If it fails, only its ``unplanned`` is valid: the job that first found no plan beside the
         pinned plans in force.
         """
         trial, pinned = state.with_promises(row, promise), state.plan.pinned
         plan = self._plan_jointly(trial, slot, pinned)
         if not plan.unplanned or not pinned:
             return plan
-        failed = plan.unplanned  # a new list in each plan, unlike the rest of the spare plan
-        # Pinned jobs with few workers may end sooner with all they have, or have to move.
+        failed = plan.unplanned  # the next plan replaces this list, but overwrites all the rest
+        # Pin jobs with all their current workers, so that they may end sooner; then, pin only jobs
+        # that can't be stopped.
         order = self._by_promise(trial)
         first = next(self.pinning.candidate_sets(state, slot, order, pinned))
         for other in (first, state.unstoppable_plans):
@@ -182,10 +182,9 @@ class Planner:
     def plan_together(
         self, state: State, slot: int, rows: Integers, due: Integers
     ) -> JointPlan | None:
-        """Return a joint plan of all promised jobs and others by expected progress; None if none.
+        """Return a joint plan of promised jobs and ``rows`` by expected progress, or None.
 
-        The others, ``rows``, get no promise; each has to complete by the end of its slot in
-        ``due``.
+        The ``rows`` get no promise; each has to complete by the end of its slot in ``due``.
         """
         trial, gains = state.with_promises(rows, due), state.jobs.expected_gains(rows)
         trial.jobs.arrays = state.jobs.arrays._replace(counted_gains=gains)
@@ -193,7 +192,7 @@ class Planner:
         return None if plan.unplanned else plan
 
     def replan_around_bags(self, state: State, slot: int) -> JointPlan | None:
-        """Return a plan of promised jobs around the plans of bags; None if some don't fit."""
+        """Return a plan of promised jobs around the plans of bags; None if a job doesn't fit."""
         if self.revises:
             plan = self._plan_jointly(state, slot, state.plan.pinned)
             if not plan.unplanned:
@@ -201,21 +200,21 @@ class Planner:
         return self.carry_over(state, slot, state.plan.pinned)
 
     def broken_runs(self, state: State, plan: JointPlan, rows: Integers) -> list[int]:
-        """Return the rows that a plan pauses or resizes although they can't be stopped."""
+        """Return which of ``rows`` a plan pauses or resizes although they must keep their level."""
         runs, levels = plan.steps.runs, plan.steps.level
         level_keepers = rows[state.jobs.keeps_level[rows]].tolist()
         return [row for row in level_keepers if not _has_one_run(levels[row, : max(runs[row], 0)])]
 
     def cordoned_usage(self, state: State, slot: int) -> Integers:
-        """Return what running jobs use of servers without capacity for others, by server."""
+        """Return the usage of running jobs on servers that aren't up, by server and resource."""
         usage = self.pinning.usage(state.unstoppable_plans, slot)
         usage[state.servers.up] = 0
         return usage
 
     def can_start(self, state: State, slot: int, row: int, pinned: PinnedPlans) -> bool:
-        """Return whether the plans in force hold if a job starts and can't be stopped.
+        """Return whether the plans in force hold if a job starts that can't be stopped then.
 
-        ``pinned`` has the plan of the job and all other pinned plans.
+        ``pinned`` has the job's pinned plan and all others.
         """
         plan = pinned[row]
         others = {other: kept for other, kept in pinned.items() if other != row}
@@ -230,7 +229,7 @@ class Planner:
         return not self._plan_jointly(state, slot + 1, pinned).unplanned
 
     def put_in_force(self, state: State, plan: JointPlan) -> None:
-        """Put the planner's last plan in force; the arrays of the one before are reused."""
+        """Put the planner's last plan in force; the arrays of the previous plan are reused."""
         assert plan is self._spare
         state.plan, self._spare = plan, state.plan
 
@@ -239,9 +238,9 @@ class Planner:
     def offer(self, state: State, row: int, price: Floats) -> Offer | None:
         """Return the plan with the largest payoff beside the joint plan; None if there is none.
 
-        A running job that can't be stopped has one plan. ``price`` has the prices of a worker and
-        of a parameter server in a slot. The timeline's ``fitting`` keeps the levels that fit, which
-        `add_offer` reads.
+        A running job that can't be stopped only has its pinned plan. ``price`` has the prices of a
+        worker and of a parameter server in a slot. The timeline's ``fitting`` keeps the levels that
+        fit, which `add_offer` reads.
         """
         plan = state.plan
         if (pinned := state.unstoppable_plans.get(row)) is not None:
@@ -259,20 +258,19 @@ class Planner:
         return offer
 
     def offer_alone(self, state: State, slot: int, row: int, price: Floats) -> Offer | None:
-        """Return the plan with the largest payoff if no other job existed; None if none."""
+        """Return the plan with the largest payoff if no other job existed, None without one."""
         plan = self._new_plan(state, slot, {}, CapacityScope.NONE)
         return self._offer(plan, state.jobs.arrays, row, price)
 
     def _offer(self, plan: JointPlan, arrays: JobArrays, row: int, price: Floats) -> Offer | None:
-        found = plans.best_plan(plan.line, arrays, row, price)
-        return None if found[0] < 0 else Offer(*found)
+        result = plans.best_plan(plan.line, arrays, row, price)
+        return None if result[0] < 0 else Offer(*result)
 
     def add_offer(self, state: State, row: int, offer: Offer) -> bool:
         """Add an offer to the plan in force; return whether it fits.
 
-        Call it right after `offer`: any other search or plan overwrites ``fitting`` of the
-        timeline, which would have to be computed again. The plan of a job that can't be stopped is
-        in force already.
+        Call it right after `offer`, because any other search or plan overwrites the timeline's
+        ``fitting``. The plan of a job that can't be stopped is in force already.
         """
         if row in state.unstoppable_plans:
             return True
@@ -296,9 +294,9 @@ class Planner:
             runs = plan.steps.runs[row]
             until, level = plan.steps.until[row, :runs], plan.steps.level[row, :runs]
             end = int(until[-1]) - 1
-            run_slots, runs_at = np.diff(until, prepend=start)[level >= 0], level[level >= 0]
-            worker_slots = run_slots @ arrays.worker_counts[row, runs_at]
-            ps_slots = run_slots @ arrays.ps_counts[row, runs_at]
+            run_slots, run_level = np.diff(until, prepend=start)[level >= 0], level[level >= 0]
+            worker_slots = run_slots @ arrays.worker_counts[row, run_level]
+            ps_slots = run_slots @ arrays.ps_counts[row, run_level]
         job = jobs.job(row)
         utility = utility_value(job.utility, max(end - job.arrival, 0))
         cost = float(np.array([worker_slots, ps_slots]) @ price)
@@ -346,7 +344,7 @@ class Planner:
     # ---------------------------------------------------------------- planning
 
     def _by_promise(self, state: State, pinned: Iterable[int] = ()) -> Integers:
-        """Return the rows with a promise, except pinned ones, by promise, then by slack."""
+        """Return promised rows, except pinned ones: the earliest, then the longest job first."""
         jobs, rows = state.jobs, np.flatnonzero(state.promised(pinned))
         slots = -(-jobs.arrays.remaining[rows] // np.maximum(jobs.max_gain[rows], 1))
         return rows[np.lexsort((rows, -slots, jobs.promise[rows]))].astype(np.int64)
@@ -354,8 +352,8 @@ class Planner:
     def _plan_jointly(self, state: State, slot: int, pinned: PinnedPlans) -> JointPlan:
         """Plan promised jobs in order; after a failure, retry with the failed job in front.
 
-        If all orders fail, the plan is that of the last order, but its ``unplanned`` has the row
-        that failed in the first one.
+        If all orders fail, the plan comes from the last order, but its ``unplanned`` has the row
+        that failed in the first order.
         """
         order = self._by_promise(state, pinned)
         first: list[int] = []
@@ -371,7 +369,7 @@ class Planner:
     def _plan_rows(
         self, state: State, slot: int, pinned: PinnedPlans, order: Integers, *, skip: bool = False
     ) -> JointPlan:
-        """Plan jobs in order up to the first without a plan, or with ``skip`` all others too."""
+        """Plan jobs in order; stop at the first that finds no plan, unless ``skip``."""
         plan, jobs = self._new_plan(state, slot, pinned, CapacityScope.FIXED), state.jobs
         failed = np.zeros(len(order), np.int64)
         count = plans.plan_in_order(
@@ -384,7 +382,7 @@ class Planner:
         return plan
 
     def carry_over(self, state: State, slot: int, pinned: PinnedPlans) -> JointPlan | None:
-        """Return the plan in force without waiting jobs; None if it breaks a promise."""
+        """Return the rest of the plan in force for promised jobs; None if it breaks a promise."""
         previous, promised = state.plan, state.promised(pinned)
         kept = previous.order[promised[previous.order]]
         if len(kept) < int(promised.sum()):
@@ -432,7 +430,7 @@ class Planner:
         usage = np.array(by_tenant, np.int64)
         before = bags.usage(slot)
         servers, changes = [np.zeros(0, np.int64)], [before[:0]]
-        first = [0, 0]
+        first = [0, 0]  # position of each interval's first change; the first interval has none
         for start in starts[1:]:
             for pinned_plan in pinned.values():
                 if pinned_plan.end + 1 == start:
@@ -458,7 +456,7 @@ class Planner:
     def _reset_narrow(
         self, state: State, plan: JointPlan, starts: list[int], usage: Integers
     ) -> None:
-        """Reset a timeline that can't hold all groups: drop the first by role and capacity."""
+        """Reset a timeline that can't hold all groups; the lowest by role and capacity are lost."""
         line, width, up = plan.line, self._width, state.servers.up
         capacity = state.servers.capacity()
         for interval, start in enumerate(starts):
@@ -467,11 +465,11 @@ class Planner:
             kinds = np.column_stack((self._roles, free))[up]
             groups, count = np.unique(kinds, axis=0, return_counts=True)
             groups, count = groups[-width:], count[-width:]
-            number = len(groups)
-            line.groups[interval] = number
-            line.servers[interval, :number] = count
-            line.role[interval, :number] = groups[:, 0]
-            line.free[interval, :number] = groups[:, 1:]
+            size = len(groups)
+            line.groups[interval] = size
+            line.servers[interval, :size] = count
+            line.role[interval, :size] = groups[:, 0]
+            line.free[interval, :size] = groups[:, 1:]
             line.tenant_usage[interval] = usage[interval]
             line.start[interval], line.state[interval] = start, interval
         line.used[:] = len(starts)
@@ -479,6 +477,6 @@ class Planner:
 
 
 def _has_one_run(levels: Integers) -> bool:
-    """Return whether a job keeps its level once it runs."""
+    """Return whether a job keeps one level, without a pause, once it has started."""
     running = levels[int(np.argmax(levels >= 0)) :] if len(levels) else levels
     return bool((running == running[:1]).all())

@@ -42,32 +42,33 @@ from shadowprice.policies.rolling.quotas import (
 )
 from shadowprice.policies.rolling.state import MAX_RUNS, BagTable, PinnedPlan, State
 
-# Without events, the next replanning comes after at most 1/20 of the shortest time that a waiting
-# job needs, because a waiting job that runs comes closer to a promise in each slot. With 1/50,
-# `rolling` earns as much, and plans twice as many slots.
+# Without events, replan after at most 1/20 of the shortest time that a waiting job needs: a waiting
+# job that runs comes closer to a promise in each slot. With 1/50, `rolling` earns as much, and
+# plans twice as many slots.
 _HOLD_DIVISOR: Final = 20
-# Waiting jobs, the densest first, that are planned ahead; the others run in the remaining capacity.
+# Maximum number of waiting jobs with plans, the densest first; others only get spare capacity.
 _MAX_PLANNED_AHEAD: Final = 256
-# Share of a utility that counts as nothing. A promise gives it up for a later slot, and a joint
-# plan has to earn at least that much more.
+# Share of a utility that is negligible. A promise may lose it by being later, and a joint plan must
+# earn at least that much more.
 _UTILITY_TOLERANCE: Final = 0.001
-# Waiting jobs that are planned jointly with promised ones. More are a rush, in which promised jobs
-# should keep their slack. Such a plan is also slow.
+# Maximum number of waiting jobs that are planned jointly with promised ones. More are a rush, in
+# which promised jobs should keep their slack. Such a plan is also slow.
 _MAX_TOGETHER: Final = 16
-# Plans that never move for which all promised jobs are replanned, besides that of fewest workers.
+# Maximum number of pinned plans that are tried for a job, besides that of the fewest workers. Each
+# try replans all promised jobs.
 _MAX_PINNED_OFFERS: Final = 2
 
-_FELL_SHORT: Final = "less was done than was planned"
-_NO_PLAN: Final = "its plan can't be kept any more"
-_REVISED: Final = "it was revised, and its utility would be 0 by its promise"
+_FELL_SHORT: Final = "the job made less progress than planned"
+_NO_PLAN: Final = "no plan keeps the promise any more"
+_REVISED: Final = "the revised job has no utility at its promised slot"
 _REPLANNING: Final = (
     "promises of other jobs can't be kept at present, so the free capacity is unknown; revise the "
     "job again in the next slot"
 )
-_PAST_END: Final = "the timespan ends before the slot that it was promised for"
+_PAST_END: Final = "the timespan ends before the promised slot"
 
-# Maximum share of a slot that a start or a move costs when steps are ranked. A job whose start
-# takes all of a slot makes progress in the next one, which is better than an idle server.
+# Maximum share of a slot that a start or a move costs when steps up are ranked. A job whose start
+# takes a whole slot makes progress in the next slot, which is better than an idle server.
 _MAX_MOVE_LOSS: Final = 0.999
 
 
@@ -138,7 +139,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     # ---------------------------------------------------------------- other events
 
     def _keep_learnt_state(self, before: Self) -> None:
-        """Keep the learnt prices, and what tenants are owed."""
         self._state.demand.restore_learnt(before._state.demand)
         if self._quotas.has_shares and before._quotas.has_shares:
             owed = dict(zip(tenant_rows(before._cluster), before._state.owed, strict=True))
@@ -147,7 +147,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             self._state.owed_slot = before._state.owed_slot
 
     def _restore_job(self, view: View, state: JobState, before: Self) -> None:
-        """Add an open job with its promise, plan and placement."""
         if state.job.bag is not None:
             self._state.bags.restore_job(state, before._state.bags, view.slot)
         else:
@@ -155,7 +154,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             self._state.jobs.restore_job(state, before._state.jobs, view.slot, running_slot)
 
     def _remove_job(self, name: str) -> None:
-        """Remove a job, if the policy knows it."""
         state = self._state
         if name in state.bags.jobs:
             state.bags.remove(name)
@@ -204,7 +202,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     # ---------------------------------------------------------------- submission
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        """Answer jobs that arrive together, in order of utility density."""
+        """Answer jobs that arrive together, the densest in utility first."""
         state, slot = self._state, view.slot
         # A slot without jobs resets what tenants are owed (`_begin`), but it may have been skipped.
         if not state.jobs.rows and not state.bags.jobs and slot > state.owed_slot + 1:
@@ -230,7 +228,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             state.demand.add_arrival(job, slot)
 
     def _densities(self, slot: int, jobs: Sequence[Job]) -> dict[str, float]:
-        """Return the utility density of each job."""
         state, arrays = self._state, self._state.jobs.arrays
         rows = np.array([state.jobs.rows[job.name] for job in jobs if job.bag is None], np.int64)
         weight = state.demand.weights(slot, arrays)
@@ -252,17 +249,18 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             is_late = False
         else:
             row = jobs.rows[job.name]
-            done = slot if job.predicted else slot + job.min_slots_colocated - 1
-            is_late = bool(jobs.arrays.last_slot[row] < done)
+            # A predicted length may be too long, so the job could complete in any slot.
+            earliest = slot if job.predicted else slot + job.min_slots_colocated - 1
+            is_late = bool(jobs.arrays.last_slot[row] < earliest)
             if is_late:
-                answer = refuse_late(job, done, ends_first=jobs.ends_first(job, done))
+                answer = refuse_late(job, earliest, ends_first=jobs.ends_first(job, earliest))
             else:
                 answer = self._promise_for(slot, row)
         if isinstance(answer, Promise):
             return answer, True
         if self._parameters.standby and not is_late and self._may_wait(slot, job, answer):
-            # Only a plan that the job would have if no other existed has a cost. A job without one
-            # never pays, so no price is learnt from it.
+            # A refusal has a cost if the job would have a plan without other jobs. Other jobs never
+            # pay, so no price is learnt from them.
             message = f"waits without a promise: {answer.message}"
             return Queue(job.name, message), answer.cost is not None
         self._remove_job(job.name)
@@ -328,7 +326,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 planner.put_in_force(state, plan)
                 return self._promise(slot, row, planned, promise)
             blocking_row = plan.unplanned[0]
-        if offer is not None:
+        if offer is not None:  # without a refusal, it had too many runs for `add_offer`
             return refusal or offer.refuse_many_changes(MAX_RUNS)
         blocking_job = None
         if blocking_row is not None and blocking_row != row:
@@ -340,7 +338,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         """Return the promise of a plan that starts in the next slot and never moves.
 
         Such plans leave less choice to other jobs, so they are for jobs that no other plan
-        completes in time. None if none is worth its price, or if moves cost the job nothing.
+        completes in time. Returns None if no plan is worth its price, or if moves cost no progress.
         """
         state, jobs, planner = self._state, self._state.jobs, self._planner
         if not jobs.restart_loss[row] or row in state.plan.pinned or not self._parameters.revision:
@@ -351,13 +349,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             if state.demand.refusal(slot, jobs, row, each[0]) is None
         ]
         tried, rest = offers[:_MAX_PINNED_OFFERS], offers[_MAX_PINNED_OFFERS:]
-        if rest:  # the fewest workers fit beside most jobs
+        if rest:  # the plan with the fewest workers fits beside other jobs most often
             tried.append(min(rest, key=lambda each: int(each[1].workers.sum())))
         offer = self._put_first_in_force(slot, row, tried)
         return None if offer is None else self._promise(slot, row, offer)
 
     def _pin_again(self, slot: int, row: int, promise: int) -> bool:
-        """Keep a promise by a plan on other servers that never moves; return whether there is one.
+        """Keep a promise by a plan on other servers that never moves; return whether that works.
 
         A pinned plan is lost with its servers, and other plans may be too late.
         """
@@ -374,7 +372,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _put_first_in_force(
         self, slot: int, row: int, offers: list[tuple[Offer, PinnedPlan]]
     ) -> Offer | None:
-        """Put the first plan in force beside which all promises can be kept; return its offer."""
+        """Put the first plan in force that breaks no promise; return its offer, None if all do."""
         for offer, pinned in offers:
             plan = self._planner.plan_pinned(self._state, slot, row, pinned)
             if not plan.unplanned:
@@ -383,7 +381,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         return None
 
     def _promise(self, slot: int, row: int, offer: Offer, completion: int | None = None) -> Promise:
-        """Record and return the promise of a plan, by default by the slot of `_promise_slot`."""
+        """Record and return the promise of a plan, by default for the slot of `_promise_slot`."""
         jobs = self._state.jobs
         if completion is None:
             completion = self._promise_slot(slot, row, offer)
@@ -411,7 +409,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs, slot = self._state, self._state.jobs, view.slot
         row = jobs.rows.get(job.name)
         if row is None or jobs.promise[row] < 0:
-            return  # a job that waits is priced when it is promised
+            return  # a waiting job pays the price at its promise
         self._refresh(view)
         self._planner.reserve(state)
         state.demand.take_back(job.name)  # a job doesn't bid against itself
@@ -421,7 +419,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             if refusal := state.demand.refusal(slot, jobs, row, offer):
                 raise RevisionRefusedError(refusal)
             planned = offer
-            if state.promised()[row]:  # else its last work is expected in the slot under way
+            if state.promised()[row]:  # otherwise the current slot is expected to complete the job
                 price = state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
                 planned = self._planner.planned_offer(state, state.plan, row, price)
             answer = replace(planned, cost=offer.cost).promise(job.name, promise)
@@ -448,7 +446,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         return True
 
     def _price_promise(self, slot: int, job: Job, row: int, promise: int) -> Offer:
-        """Return the offer of a job's promise for its remaining work at current prices."""
+        """Return the offer of a job's promise, at the lowest cost of the work at current prices."""
         jobs = self._state.jobs
         prices = self._state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
         levels = int(jobs.arrays.levels[row])
@@ -472,7 +470,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if jobs.until is not None and slot >= jobs.until:
             yield from self._withdraw_promises()
             return
-        if self._repeat_previous_slot(view):
+        if self.hold(view, {}, 1):  # the placements stay for another slot
             return
         state.held_jobs = None
 
@@ -530,7 +528,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             line = self._plan_beyond_shares(slot, rows, waiting, weights)
         self._allocate_spare(slot, rows, weights, line)
 
-        # 8. Place the levels of the slot on servers, with few moves: first what shrinks.
+        # 8. Place the levels of the slot on servers, with few moves. Bags release capacity first.
         yield from self._bag_scheduler.release_finished(state, view)
         yield from self._place(slot, rows, weights)
         yield from self._bag_scheduler.start(state, slot)
@@ -540,12 +538,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         has_plans_of_offers |= not np.array_equal(promised, state.promised())
         state.held_until = slot + 1 if has_plans_of_offers else self._next_planned_slot(slot)
 
-    def _repeat_previous_slot(self, view: View) -> bool:
-        """Hold the placements for another slot if no plan changes; return whether it did."""
-        return self.hold(view, {}, 1) == 1
-
     def _rank(self, slot: int, rows: Integers) -> tuple[Floats, StepWeights]:
-        """Return the utility density of open jobs, ``rows``, and the weights of their steps."""
+        """Return the utility density by row, 0 except for ``rows``, and the weights of steps up."""
         jobs, arrays = self._state.jobs, self._state.jobs.arrays
         process = self._state.demand.weights(slot, arrays)
         density, utility = np.zeros((2, len(process)))
@@ -564,7 +558,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             return slot + 1
         ends = [slot + self._cluster.horizon]
         ends += [pinned.end + 1 for pinned in state.plan.pinned.values()]
-        if len(state.plan.order):
+        if len(state.plan.order):  # the end of each plan's first run of equal slots
             ends.append(int(state.plan.steps.until[state.plan.order, 0].min()))
         rows = jobs.in_order()
         waiting = rows[jobs.promise[rows] < 0]
@@ -575,7 +569,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         return min(ends)
 
     def _replan(self, view: View, slot: int, *, lean: bool = False) -> Iterator[Decision]:
-        """Replan promised jobs from a slot on, once a slot; yield promises that changed.
+        """Replan promised jobs from a slot on, at most once a slot; yield changed promises.
 
         With ``lean``, pinned jobs give up the workers that they don't need, which frees capacity
         for arrivals.
@@ -609,7 +603,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             yield from self._bag_scheduler.replan_broken(state, slot)
 
     def _refresh(self, view: View) -> None:
-        """Update the work of jobs and bags, and the plans of jobs that can't be stopped."""
+        """Update jobs and bags from the view, and the plans of jobs that can't be stopped."""
         state = self._state
         state.is_estimate = state.jobs.refresh(view)
         state.bags.refresh(view, state.servers.capacity())
@@ -617,7 +611,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state.set_unstoppable_plans(pinned_plans.find_unstoppable_plans(view, state))
 
     def _invalid_promises(self) -> list[int]:
-        """Return the rows whose promise is past the end, or worthless after a revision."""
+        """Return the rows whose promise is past the timespan, or worthless after a revision."""
         jobs, last_slot = self._state.jobs, self._state.jobs.arrays.last_slot
         invalid = []
         for row in np.flatnonzero(self._state.promised() & (jobs.promise > last_slot)).tolist():
@@ -627,7 +621,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 continue
             ends = np.array([jobs.promise[row], last_slot[row]]) - job.arrival
             promised, last = job.utility.values(np.maximum(ends, 0).astype(np.float64))
-            # A promise just beyond the last useful slot is kept.
+            # A promise just beyond the last useful slot, with half of its utility, is kept.
             if promised < 0.5 * last or not last:
                 invalid.append(row)
         return invalid
@@ -635,28 +629,27 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _change_promise(self, row: int, reason: str, slot: int | None = None) -> Promise:
         """Return a new promise for a job whose promise can't be kept, or withdraw it.
 
-        With ``slot``, the promise is as late as that of a new job (`_promise_slot`); otherwise it
-        is the offer's target.
+        With ``slot``, the promise is as late as for a new job (`_promise_slot`); otherwise it is
+        the offer's target.
         """
         state, name = self._state, self._state.jobs.name(row)
         offer = self._planner.offer(state, row, np.zeros(2))
         if offer is None or not self._planner.add_offer(state, row, offer):
             state.jobs.promise[row] = -1
-            return Promise(name, None, message=f"{reason}: it waits")
+            return Promise(name, None, message=f"{reason}; the job waits")
         end = offer.target if slot is None else self._promise_slot(slot, row, offer)
         state.jobs.promise[row] = end
         return offer.promise(name, end, reason)
 
     def _withdraw_promises(self) -> Iterator[Decision]:
-        """Withdraw every promise: the timespan is over, and nothing runs."""
+        """Withdraw every promise, because the timespan has ended and nothing runs."""
         jobs = self._state.jobs
         rows = jobs.in_order()
         for row in rows[jobs.promise[rows] >= 0].tolist():
             jobs.promise[row] = -1
-            yield Promise(jobs.name(row), None, message="the timespan ended: it waits")
+            yield Promise(jobs.name(row), None, message="the timespan ended; the job waits")
 
     def _drop_late_jobs(self, view: View) -> Iterator[Decision]:
-        """Abandon waiting jobs that can't complete any more while they have a utility."""
         slot, jobs, arrays = view.slot, self._state.jobs, self._state.jobs.arrays
         rows = jobs.in_order()
         rows = rows[jobs.promise[rows] < 0]
@@ -666,7 +659,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             name = jobs.name(row)
             state = view.open_jobs[name]
             ends_first = jobs.ends_first(state.job, completion)
-            # The engine abandons a pinned job if it seems to never end.
+            # Wait if the end may move; the engine abandons unstoppable jobs that seem endless.
             if (self._context.end_moves and ends_first) or view.is_unstoppable(name):
                 continue
             self._remove_job(name)
@@ -675,14 +668,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     # ---------------------------------------------------------------- waiting jobs
 
     def _plan_waiting(self, slot: int, rows: Integers, line: Timeline) -> WaitingPlans:
-        """Plan waiting jobs in the free capacity of a timeline; see `Planner.plan_waiting`."""
         price = self._state.demand.costs(slot, self._state.jobs.arrays)
         return self._planner.plan_waiting(self._state, rows, price, line)
 
     def _promise_waiting(
         self, slot: int, rows: Integers
     ) -> Generator[Decision, None, WaitingPlans]:
-        """Promise waiting jobs that are worth their price; return the plans of all."""
+        """Plan waiting jobs and promise those worth their price; return the plans of all."""
         state = self._state
         plans = self._plan_waiting(slot, rows, state.plan.line)
         promised = plans.exists & (plans.utility > plans.cost) & plans.is_certain
@@ -700,9 +692,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _promise_waiting_pinned(
         self, slot: int, rows: Integers
     ) -> Generator[Decision, None, Integers]:
-        """Promise waiting jobs a plan that never moves, if moves cost them too much for others.
+        """Promise pinned plans to waiting jobs that restarts would make late even alone.
 
-        ``rows`` are in order of density. Returns those without a promise.
+        ``rows`` are in order of density. Returns the rows without a promise.
         """
         state, jobs, planner = self._state, self._state.jobs, self._planner
         losing = rows[:_MAX_PLANNED_AHEAD]
@@ -733,10 +725,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _plan_together(self, slot: int, waiting: Integers, plans: WaitingPlans) -> None:
         """Plan all open jobs jointly by due slots, if all of them fit and that earns more.
 
-        ``plans`` are the plans of the waiting jobs one by one.
-
-        Planned one by one, the densest first, a job takes the slots that suit it. So a job that
-        could wait may block one that can't. A joint plan promises nothing.
+        ``plans`` are the plans of the waiting jobs one by one, the densest first. In these a job
+        takes the slots that suit it, so a job that could wait may block one that can't. A joint
+        plan promises nothing.
         """
         state, jobs = self._state, self._state.jobs
         # Jobs that didn't fit together don't fit until one of them is gone.
@@ -767,9 +758,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     ) -> Timeline:
         """Plan waiting jobs again, in all capacity that no promise uses, the densest first.
 
-        Jobs of tenants that are owed more than the limit come first, each in its tenant's share;
-        then all others, in any capacity. Returns the remaining free capacity, not confined to
-        shares.
+        Jobs of tenants that are owed more than `HORIZONS_OWED` come first, each in its tenant's
+        share; then all others, in any capacity. Returns the free capacity that remains, not
+        confined to shares.
         """
         state, jobs = self._state, self._state.jobs
         unconfined = state.plan.line.limits[-1:]
@@ -790,7 +781,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         return line
 
     def _record_owed(self, slot: int, rows: Integers) -> None:
-        """Record what tenants' jobs use of their shares in the slot that begins.
+        """Record what tenants are owed after the slot that begins.
 
         The demand of a bag is its usage, because it never runs in lent capacity.
         """
@@ -818,7 +809,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             next_slot.allocate_spare(line, arrays, rows, self._confine(slot, weights), log)
 
     def _confine(self, slot: int, weights: StepWeights) -> StepWeights:
-        """Return weights that exclude the levels that plans in force forbid."""
         return weights._replace(forbidden=pinned_plans.forbidden_levels(self._state, slot))
 
     def _place(self, slot: int, rows: Integers, weights: StepWeights) -> Iterator[Decision]:
@@ -827,9 +817,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         log = state.plan.log
         roles = server_roles(jobs.hosts_workers, jobs.hosts_ps)
         pinned, pinned_level = pinned_plans.pinned_placements(state.plan.pinned, jobs.row_count)
-        # Jobs keep their servers first. If not all fit then, they are packed as they were planned.
-        # That may be incomplete too, if the timeline ran out of groups. Then it is valid without
-        # the levels that don't fit.
+        # First try to keep jobs on their servers. If not all fit, pack them as they were planned.
+        # If the timeline ran out of groups, some levels don't fit then either, and are left out.
         for keep_servers in (True, False):
             free = state.servers.capacity()
             if state.bags.plans:
@@ -842,7 +831,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             if complete:
                 break
         held_back = self._hold_back_starts(slot, rows, free, following)
-        # What remains goes to co-located jobs on their servers, then to paused jobs.
+        # The remaining capacity goes to co-located jobs on their servers, then to paused jobs.
         if self._parameters.spare:
             colocated = rows[log.level[rows] >= arrays.spread_levels[rows]]
             if len(colocated):
@@ -856,7 +845,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 following = placement.place_paused_jobs(
                     free, roles, arrays, paused, allowed, following, log
                 )
-                # It updates `following`; no job is placed after these, so the rows don't matter.
+                # No job is placed after these, so the rows that it returns don't matter.
                 self._hold_back_starts(slot, paused, free, following)
         unmoved = np.zeros(len(rows), np.bool_)
         if state.plan.pinned:
@@ -874,8 +863,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     ) -> list[int]:
         """Undo starts of jobs that can't be stopped if a plan needs their servers later.
 
-        ``following`` and ``free`` are updated. Returns the rows. A job that a plan starts in this
-        slot starts anyway if it can't wait, because its promise depends on it.
+        ``following`` and ``free`` are updated. Returns the rows that don't start. A job that its
+        plan starts in this slot starts anyway if waiting a slot would break a promise.
         """
         state, jobs = self._state, self._state.jobs
         log, steps = state.plan.log, state.plan.steps

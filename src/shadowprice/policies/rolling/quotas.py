@@ -1,4 +1,4 @@
-"""Shares of tenants: limits of promises to a tenant's jobs, and what its jobs are owed."""
+"""Shares of tenants: limits of promises to a tenant's jobs, and what tenants are owed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 
-_MAX_TOTAL: Final = np.iinfo(np.int64).max // 16
+_MAX_TOTAL: Final = np.iinfo(np.int64).max // 16  # of a resource, so that sums don't overflow
 
 HORIZONS_OWED: Final = 0.5
-"""How much of its share a tenant lends before its own jobs come first, in horizons.
+"""How much of its share a tenant is owed before its own jobs come first, in horizons of the share.
 
-A tenant that lends its whole share, although its jobs could use it, is owed that much after half a
-horizon. With a quarter of a horizon, jobs of several tenants more often run side by side, so that
-each ends later.
+A tenant reaches it after it has lent its whole share for half a horizon, although its own jobs
+could use the share. With a quarter of a horizon, jobs of several tenants more often run side by
+side, so that each ends later.
 """
 
 
@@ -29,8 +29,8 @@ class ShareLimit:
     """The resource that limits a job in its tenant's share, with amounts as text."""
 
     resource: str
-    needed: str  # by the job's minimum size
-    available: str  # in the share, and in what no tenant owns
+    needed: str  # by the job with its fewest workers
+    available: str  # in the share and in the capacity that no tenant owns
     is_exceeded: bool
 
 
@@ -39,13 +39,13 @@ class Quotas:
     """Shares of a cluster's tenants, for the kernels of `kernels.replanning`."""
 
     share: Integers
-    """Row for each tenant and column for each resource; the last row, for jobs without a tenant, is
-    0. No rows if no tenant has a share."""
+    """Share of each tenant, shape (tenants + 1, resources); the last row is for jobs without a
+    tenant, and 0. Without rows if no tenant has a share."""
     # Capacity that no tenant owns, by resource; -1 for resources of which no tenant has a share.
     common: Integers
     part: Floats
-    """Part of the cluster that each tenant may be promised, by resource. One row if no tenant has a
-    share."""
+    """Part of the cluster that each tenant may be promised, by resource: one row for each row of
+    `share`, or a single row of 1 without shares."""
 
     @property
     def has_shares(self) -> bool:
@@ -71,8 +71,8 @@ class Quotas:
     def scarcest(self, cluster: Cluster, job: Job) -> ShareLimit | None:
         """Return the resource that limits a job in its tenant's share; None without shares.
 
-        It is the one of which the job's minimum size takes the largest part of what the share and
-        the capacity that no tenant owns have.
+        With its fewest workers, the job takes the largest part of this resource, relative to the
+        share and the capacity that no tenant owns.
         """
         if not self.has_shares:
             return None
@@ -95,9 +95,9 @@ class Quotas:
     def owed_after(self, owed: Floats, usage: Integers, demand: Integers, is_open: Flags) -> Floats:
         """Return what each tenant is owed after a slot, in slots of its share.
 
-        A tenant without open jobs is owed nothing. Of several resources the dominant one counts.
-        ``owed`` is before the slot. ``usage`` and ``demand``, shaped as `share`, are what its jobs
-        use in the slot and what they could use. ``is_open`` is whether it has an open job.
+        ``owed`` is the result before the slot. ``usage`` and ``demand``, shaped as `share`, are
+        what each tenant's jobs use in the slot and what they could use; the dominant resource
+        counts. A tenant without an open job (``is_open``) is owed nothing.
         """
         owned = np.maximum(self.share, 1)
         used = np.where(self.share > 0, usage / owned, 0.0).max(axis=1)

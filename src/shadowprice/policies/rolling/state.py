@@ -3,11 +3,11 @@
 Words for jobs that don't move:
 
 - A *pinned plan* (`PinnedPlan`) names its servers and never moves: all other plans are made around
-  it. A *pinned job* has one. Jobs that could be stopped get one too, as restarts cost progress.
+  it. A *pinned job* has one, either because it can't be stopped or because restarts cost progress.
 - An *unstoppable* job (`OpenJobs.unstoppable`) hasn't shown checkpoints: a stop loses its work.
   While it runs, the engine refuses to stop it (`View.is_unstoppable`), and its pinned plan is one
   of `State.unstoppable_plans`.
-- A job that *keeps its level* (`OpenJobs.keeps_level`) may have only plans with one worker count.
+- A job that *keeps its level* (`OpenJobs.keeps_level`) only gets plans with one worker count.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ MAX_RUNS: Final = 256  # maximum number of runs of equal slots in a plan
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PinnedPlan:
-    """A plan that never moves: a job's processes on servers, from now or the next slot on."""
+    """A plan that never moves: a job's processes on servers, from the next slot or earlier on."""
 
-    level: int
+    level: int  # worker count, as in `JobArrays`
     end: int  # last slot
     servers: Integers  # ascending; the counts of processes are by server
     workers: Integers
@@ -58,7 +58,7 @@ class PinnedPlan:
 
 
 PinnedPlans = dict[int, PinnedPlan]
-"""Pinned plans by row of the open jobs: replaced, never changed in place."""
+"""Pinned plans by row of the open jobs. A dictionary is replaced, never changed in place."""
 
 
 class JointPlan:
@@ -82,7 +82,7 @@ class JointPlan:
         return vars(self.copy())
 
     def copy(self) -> JointPlan:
-        """Return a copy without unused space, which would take longer than all the rest."""
+        """Return a copy without unused space; copying that too would take most of the time."""
         copied = JointPlan.__new__(JointPlan)
         vars(copied).update(vars(self))
         line, steps, log = self.line, self.steps, self.log
@@ -95,7 +95,7 @@ class JointPlan:
     def reserve(self, intervals: int, rows: int, entries: int) -> None:
         """Allocate space for intervals, plans of rows and entries of the log; keep the content.
 
-        An array that has the space already isn't replaced, because callers may write it.
+        An array with enough space isn't replaced, because a caller may hold and write it.
         """
         if intervals > self._intervals:
             self._intervals = 1 << (intervals - 1).bit_length()
@@ -118,7 +118,7 @@ class BagPlan:
 
     start: int  # slot in which all copies start
     copies: tuple[TaskCopies, ...]  # of every task
-    units: Integers  # reserved in each slot from the first on; they never increase
+    units: Integers  # reserved in each slot from `start` on; they never increase
     servers: Integers  # ascending
     each: Integers
     """Copies that start on each server. If fewer units are reserved, the first servers keep theirs,
@@ -159,10 +159,10 @@ class BagTable:
         self.jobs: dict[str, Job] = {}
         self.remaining: dict[str, tuple[int, ...]] = {}  # unfinished tasks by group
         self.plans: dict[str, BagPlan] = {}  # in force
-        # Slot by whose end all tasks are promised to be done, except with the miss probability.
+        # Slot by whose end all tasks are done, but for the miss probability that the bag states.
         self.promise: dict[str, int] = {}
-        # Bags that were promised once are planned again with a larger miss probability rather than
-        # abandoned.
+        # Bags that ever had a promise; they aren't abandoned but planned with a larger miss
+        # probability.
         self.promised_once: set[str] = set()
         self.broken: dict[str, str] = {}  # bags with a promise that lost their plan, and why
 
@@ -180,7 +180,7 @@ class BagTable:
         self.remaining[job.name] = tuple(group.count for group in job.bag.groups)
 
     def restore_job(self, state: JobState, before: BagTable, slot: int) -> None:
-        """Add a bag that was decided on earlier; the servers may differ now.
+        """Add an open bag after a restart or a change of servers, with its promise and plan.
 
         A running bag without a known plan keeps its units on its servers until the promised slot.
         """
@@ -213,7 +213,7 @@ class BagTable:
         self.broken[name] = "the servers changed"
 
     def remove(self, name: str) -> None:
-        """Remove a bag."""
+        """Remove a bag and all that is known of it."""
         self.promised_once.discard(name)
         for by_name in (self.jobs, self.remaining, self.plans, self.promise, self.broken):
             by_name.pop(name, None)
@@ -230,7 +230,7 @@ class BagTable:
                 self.lose_plan(name, "servers were lost")
 
     def refresh(self, view: View, capacity: Integers) -> None:
-        """Update unfinished tasks; remove plans that are over or exceed the capacity."""
+        """Update unfinished tasks; remove plans that have ended or exceed the capacity."""
         slot = view.slot
         for name in self.jobs:
             state = view.open_jobs[name]
@@ -240,7 +240,7 @@ class BagTable:
                 continue
             if not plan.begun:
                 if plan.start < slot:
-                    self.lose_plan(name, "its slot was left out")
+                    self.lose_plan(name, "its start slot was skipped")
                 continue
             if state.placement is None:
                 self.lose_plan(name, "servers were lost")
@@ -255,7 +255,7 @@ class BagTable:
                 self.lose_plan(name, "the servers changed")
 
     def fits(self, capacity: Integers, plan: BagPlan) -> bool:
-        """Return whether the servers of a plan in force carry all bags planned on them."""
+        """Return whether the servers of a plan in force have capacity for all bags on them."""
         changes = self.change_slots(plan.start)
         for slot in {plan.start, *(change for change in changes if change <= plan.end)}:
             rows = plan.servers
@@ -306,7 +306,7 @@ class State:
     3. Is it worth trying a joint plan of all open jobs again? Not while all `misfits` are open.
     """
 
-    servers: ServerPools  # those that are up
+    servers: ServerPools  # which servers are up, and their capacity
     jobs: OpenJobs
     bags: BagTable
     demand: DemandPrices
@@ -323,7 +323,7 @@ class State:
     held_jobs: RunningJobs | None = None  # None until the placements are held
 
     def copy(self) -> State:
-        """Return a state for decisions that are not kept; it must not learn or lose servers."""
+        """Return a state for trial decisions; learning or losing servers would change this one."""
         return replace(
             self,
             jobs=self.jobs.copy(),
@@ -340,14 +340,14 @@ class State:
         return replace(self, jobs=jobs)
 
     def promised(self, pinned: Iterable[int] = ()) -> Flags:
-        """Return which rows, except pinned ones, have a promise and work after the current slot."""
+        """Return which rows, except ``pinned``, have a promise and work after the current slot."""
         promised = np.asarray((self.jobs.promise >= 0) & (self.jobs.arrays.remaining > 0))
         if rows := list(pinned):
             promised[rows] = False
         return promised
 
     def unpin(self, row: int) -> None:
-        """Remove the pinned plan of a job that is gone or has no placement."""
+        """Remove the pinned plan of a row, if it has one."""
         kept, unstoppable = self.plan.pinned.copy(), self.unstoppable_plans.copy()
         kept.pop(row, None)
         unstoppable.pop(row, None)
@@ -362,7 +362,7 @@ class State:
             self.unstoppable_plans = plans
 
     def late_unstoppable_jobs(self) -> list[int]:
-        """Return the promised jobs that can't be stopped and end after their promise."""
+        """Return the rows of promised jobs that can't be stopped and end after their promise."""
         promise = self.jobs.promise
         return [row for row, plan in self.unstoppable_plans.items() if 0 <= promise[row] < plan.end]
 
