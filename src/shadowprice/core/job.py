@@ -365,8 +365,8 @@ def build_job(
     restart = NO_RESTART if not restart_seconds else Fraction(restart_seconds) / slot_seconds
     if not 0 <= restart <= 1:
         raise InputError(
-            f"a restart takes {float(restart_seconds):g} s, a slot {float(slot_seconds):g} s; "
-            "lower restart, or lengthen the slot: a job that moves must get somewhere within a slot"
+            f"a restart of {float(restart_seconds):g} s is longer than a slot of "
+            f"{float(slot_seconds):g} s; lower `restart`, or lengthen the slot"
         )
     min_workers, max_workers = worker_range or (1, chunks)
     work = epochs * chunks * minibatches
@@ -464,8 +464,8 @@ def _ps_counts(
         return _frozen(np.ones(len(counts), dtype=np.int64))
     if ps_bandwidth < worker_bandwidth:
         raise InputError(
-            "a parameter server has less bandwidth than a worker, so (6) needs more servers than "
-            "(7) allows; raise ps.bandwidth to at least worker.bandwidth"
+            "a parameter server has less bandwidth than a worker, so the job would need more "
+            "parameter servers than workers; raise ps.bandwidth to at least worker.bandwidth"
         )
     return _frozen([-(-int(n) * worker_bandwidth // ps_bandwidth) for n in counts])
 
