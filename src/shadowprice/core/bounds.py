@@ -19,7 +19,7 @@ LIMITS_BY_NAME: Final[dict[str, InputLimit]] = {}
 
 @dataclass(frozen=True, slots=True)
 class InputLimit:
-    """The maximum of one quantity; ``what`` names the counted thing and its unit in messages."""
+    """The maximum of one quantity; in messages, ``what`` follows the number and names its unit."""
 
     name: str
     maximum: int | float

@@ -102,7 +102,7 @@ class BudgetSpec(fields.Spec):
 
 
 class TenantSpec(fields.Spec):
-    """A tenant, the places it owns, and what it may spend."""
+    """A tenant, its share of the resources, and its budget."""
 
     name: fields.PathSegmentName
     share: fields.AmountsField = Field(default_factory=dict)
@@ -113,6 +113,7 @@ class TenantSpec(fields.Spec):
         budget = None if self.budget is None else self.budget.resolve()
         share: dict[str, int] = {}
         for name, amount in fields.to_integer_amounts(self.share).items():
+            # `gpu` and `gpu/KIND` may be one resource; then the smaller share is the tenant's.
             resource = cluster.find_resource(name) or name
             share[resource] = min(amount, share.get(resource, amount))
         return Tenant(self.name, share, budget)
@@ -134,7 +135,8 @@ class ClusterSpec(fields.Spec):
         """Return the cluster that the file describes.
 
         ``location`` is a prefix of locations, such as the file's name. ``starts_cost`` is the
-        default of ``restart_first``. Raises InputError with all faults of the file.
+        default of ``restart_first``, `Cluster.restart_first`. Raises InputError with all faults of
+        the file.
         """
         self._check_size(location)
         faults: list[Fault] = []

@@ -59,7 +59,7 @@ def resolve_bag(
     tasks: list[TaskSpec],
     deadline: Duration,
     miss_probability: float,
-    reading: DistributionContext,
+    context: DistributionContext,
     before: Fraction = Fraction(0),
 ) -> Bag:
     """Return the bag that a file describes.
@@ -72,7 +72,7 @@ def resolve_bag(
     groups, faults = [], []
     for position, task in enumerate(tasks):
         try:
-            groups.append(BagTaskGroup(task.count, task.duration.distribution(reading)))
+            groups.append(BagTaskGroup(task.count, task.duration.distribution(context)))
         except InputError as error:
             location = f"tasks[{position}].duration"
             faults += [
@@ -83,7 +83,7 @@ def resolve_bag(
             ]
     if faults:
         raise InputError(faults)
-    slot = reading.slot
+    slot = context.slot
     assert slot is not None
     slots = deadline.in_slots(slot) - (before if deadline.on_clock else 0)
     seconds = float(slots * slot)
@@ -125,7 +125,7 @@ _TRAINING = (
 
 
 class WorkerRange(fields.Spec):
-    """Fewest and most workers in any slot in which the job runs."""
+    """Minimum and maximum number of workers in a slot in which the job runs."""
 
     min: PositiveInt = 1
     max: PositiveInt | None = None
@@ -280,7 +280,10 @@ class JobSpec(fields.Spec):
 
     @property
     def max_workers(self) -> int:
-        """Maximum number of workers: as stated, else of ``chunks`` or ``throughput``, else 1."""
+        """Maximum number of workers: stated, else ``chunks``, or by ``throughput`` with ``steps``.
+
+        A job with ``steps`` that states neither runs with 1 worker.
+        """
         if self.workers is not None and self.workers.max is not None:
             return self.workers.max
         if self.steps is None:
@@ -396,11 +399,11 @@ class JobSpec(fields.Spec):
     ) -> Job:
         """Return the job with the numbers that schedulers use on a cluster.
 
-        A job that states no utility has the default one (`default_utility`), under every policy, in
-        simulations and in the live service. Without ``measured``, distributions from files are
-        refused. ``submitted`` is in nanoseconds since 1970, None in a simulation, which has no
-        calendar. ``length`` in seconds is the predicted one of a job that states none; None, as in
-        a simulation, refuses such a job.
+        A job that states no utility gets the default one (`with_default_utility`). ``measured``
+        reads distributions from files; if it is None, they are refused. ``submitted`` is in
+        nanoseconds since 1970, None in a simulation, which has no calendar. ``length`` is the
+        predicted length, in seconds, of a job that states none. If it is None, as in a simulation,
+        such a job is refused.
 
         Raises InputError if the cluster has no such resource or tenant, or the numbers contradict
         each other.
@@ -448,7 +451,7 @@ class JobSpec(fields.Spec):
                 hint = "give the time of a mini-batch, or of the whole job if it has no `steps`"
                 problem = "is missing: only a live service predicts how long a job takes"
                 raise InputError(Fault("minibatch_time", problem, hint))
-            # Any speed will do: the length determines the work in its units.
+            # Any speed will do, because `with_length` below replaces the work.
             speed = StepModel(Fraction(DEFAULT_SECONDS, self.steps or 1))
         elif self.throughput is not None:
             speed = {count: Fraction(str(rate)) for count, rate in self.throughput.items()}
@@ -460,7 +463,7 @@ class JobSpec(fields.Spec):
                 Fraction(update),
                 self.gradient.value if self.gradient else 0,
             )
-        # Without chunks, a worker may compute any number of mini-batches: each is its own chunk.
+        # A job with steps may use any number of workers, so each mini-batch is a chunk.
         factors = (
             (self.epochs, self.chunks, self.minibatches)
             if self.steps is None
@@ -524,15 +527,16 @@ class JobSpec(fields.Spec):
         return seconds
 
     def _check_choices(self, cluster: Cluster) -> None:
-        """Raise InputError for a job with too many choices, before they are listed."""
+        """Raise InputError for too many worker counts, before arrays of that size are allocated."""
         if self.throughput is not None:
-            widths = len(self.throughput)
+            worker_counts = len(self.throughput)
         else:
             min_workers = 1 if self.workers is None else self.workers.min
-            widths = self.max_workers - min_workers + 1
+            worker_counts = self.max_workers - min_workers + 1
         hint = "narrow `workers: {min, max}`"
-        bounds.WORKER_COUNTS.check(widths, "workers", hint)
-        bounds.CHOICES.check(widths * cluster.horizon, "workers", f"{hint}, or lower the horizon")
+        bounds.WORKER_COUNTS.check(worker_counts, "workers", hint)
+        choices = worker_counts * cluster.horizon
+        bounds.CHOICES.check(choices, "workers", f"{hint}, or lower the horizon")
 
     @staticmethod
     def _check_dimensions(amounts: Mapping[str, Amount], cluster: Cluster) -> None:
@@ -555,15 +559,15 @@ def resolve_jobs(
 ) -> tuple[list[tuple[str, Job]], list[Fault]]:
     """Resolve the jobs of a file; return the valid ones in file order, and the faults of others.
 
-    A job is given, and returned, with its location in the file.
+    Each job is a pair of its location in the file and its model or result.
     """
     jobs: list[tuple[str, Job]] = []
     faults: list[Fault] = []
-    for place, spec in specs:
+    for location, spec in specs:
         try:
-            jobs.append((place, spec.resolve(cluster, measured)))
+            jobs.append((location, spec.resolve(cluster, measured)))
         except InputError as error:
             for fault in error.faults:
                 path = f".{fault.location}" if fault.location else ""
-                faults.append(replace(fault, location=join_location(place, path)))
+                faults.append(replace(fault, location=join_location(location, path)))
     return jobs, faults
