@@ -99,8 +99,8 @@ class WeibullDuration(fields.Spec):
     def _has_stragglers(cls, shape: float) -> float:
         if shape > 1:
             raise ValueError(
-                f"with a Weibull shape of {shape:g} the longer a task ran the sooner it ends, and "
-                "copies do not pay (Lemma 1 does not hold); write 1 or less"
+                f"{shape:g} is above 1: the longer a task has run, the sooner it ends, so copies "
+                "would not pay; write 1 or less"
             )
         return shape
 
@@ -200,7 +200,7 @@ class EmpiricalDuration(fields.Spec):
         except InputError as error:
             raise ValueError(f"unknown unit of time {unit!r}; write s, ms or min") from error
         if parsed.slots:
-            raise ValueError("what was measured is in units of time; write s, ms or min")
+            raise ValueError("expected a unit of time, got slots; write s, ms or min")
         return unit
 
     @property
@@ -214,8 +214,8 @@ class EmpiricalDuration(fields.Spec):
             raise InputError(
                 Fault(
                     "",
-                    f"{self.file!r} cannot be read from here",
-                    "name a distribution with its parameters, or hand the job in as a file",
+                    f"{self.file!r} can't be read: only job files and cloning files may name files",
+                    "write a distribution with its parameters",
                 )
             )
         return context.measured(self)

@@ -22,7 +22,6 @@ from shadowprice.core.amounts import (
     Amount,
     Dimension,
     Duration,
-    format_amount,
     parse_duration,
 )
 from shadowprice.core.bag import Bag, BagTaskGroup
@@ -92,9 +91,8 @@ def resolve_bag(
             raise InputError(
                 Fault(
                     "deadline",
-                    f"the {seconds:g}s that it leaves from the beginning of the arrival slot are "
-                    f"not longer than the shortest possible duration of tasks[{position}], "
-                    f"{group.distribution.shortest:g}s: no number of copies helps",
+                    f"is {seconds:g}s after the start of the arrival slot, but tasks[{position}] "
+                    f"take more than {group.distribution.shortest:g}s: no number of copies helps",
                     "allow a later deadline",
                 )
             )
@@ -168,10 +166,16 @@ DeadlineField = Annotated[
 ]
 
 
-_DEMAND: Final = "worker: {gpu: 1}, what one worker takes"
+_DEMAND: Final = "worker: {gpu: 1}, the resources of one worker"
 _COMMAND: Final = "run: {command: [python, train.py]}"
 _STEP_TIME: Final = "steps and minibatch_time, the time of a step on one worker"
 _WORKERS: Final = "workers: {min: 1, max: 4}"
+
+_DIMENSION_TEXTS: Final = {
+    Dimension.COUNT: "a count; write it like 8",
+    Dimension.BYTES: "bytes; write it like 8GB",
+    Dimension.RATE: "a rate; write it like 8Gbps",
+}
 
 
 class JobSpec(fields.Spec):
@@ -251,8 +255,8 @@ class JobSpec(fields.Spec):
     def _is_a_probability(cls, value: float | None) -> float | None:
         if value is not None and not 0.0 < value < 1.0:
             raise ValueError(
-                f"{value:g} is outside (0, 1); write for example 0.05: no number of copies never "
-                "misses, and 1 asks for nothing"
+                f"{value:g} is outside (0, 1); write for example 0.05 (0 is impossible with any "
+                "number of copies, and 1 is no constraint)"
             )
         return value
 
@@ -327,9 +331,8 @@ class JobSpec(fields.Spec):
         if self.throughput is None and self.minibatch_time is None:
             if self.family is not None:
                 raise ValueError(
-                    "the curve of `family` is missing: job files take it from the library that "
-                    "`families:` names at their head, services from `--families`; elsewhere give "
-                    "throughput, too"
+                    "the curve of `family` is missing: a job file needs `families:` with a "
+                    "library, a service needs `--families`; otherwise give throughput, too"
                 )
             given += [name for name in _FACTORS if name in self.model_fields_set]
             if given:
@@ -545,10 +548,9 @@ class JobSpec(fields.Spec):
             if resource is not None:
                 expected = cluster.dimensions[cluster.column[resource]]
                 if amount.value and amount.dimension is not expected:
-                    wanted = format_amount(8 * 10**9, expected)
                     raise InputError(
-                        f"{name} is given as {amount}, but servers count it as "
-                        f"{expected.value}; write it like {wanted}"
+                        f"{name} is given as {amount}, but servers state it as "
+                        f"{_DIMENSION_TEXTS[expected]}"
                     )
             elif name == BANDWIDTH and amount.dimension is not Dimension.RATE:
                 raise InputError(f"bandwidth is given as {amount}; write it like 10Gbps")

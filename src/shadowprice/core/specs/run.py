@@ -284,7 +284,7 @@ class RunSpec(fields.Spec):
                 )
             _check_no_null(str(argument), f"argument {index}" if index else "it")
         if not arguments or not str(arguments[0]).strip():
-            raise ValueError("it is empty; write for example [python, train.py]")
+            raise ValueError("is empty; write for example [python, train.py]")
         return value if isinstance(value, list) else _as_argument(value)
 
     @field_validator("env")
@@ -327,7 +327,7 @@ class RunSpec(fields.Spec):
         seconds = float(grace.in_seconds(slot_seconds))
         bounds.GRACE.check(math.ceil(seconds), "run.grace")
         if seconds < 0:
-            raise InputError(Fault("run.grace", "it is negative", "write for example 30s"))
+            raise InputError(Fault("run.grace", "is negative", "write for example 30s"))
         words = self.command
         return Program(
             command=(*_SHELL, words) if isinstance(words, str) else tuple(words),
