@@ -57,7 +57,7 @@ class ResultStore:
         self._path.mkdir(parents=True, exist_ok=True)
         if not (self._path / _LOCK).exists():
             self._check_content()
-        # NFS locks only files that are open for writing, and so no directory.
+        # Not the directory itself, because NFS locks only files that are open for writing.
         self._lock = os.open(self._path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,7 +75,7 @@ class ResultStore:
             raise
 
     def _check_content(self) -> None:
-        """Refuse a directory with files but no bag."""
+        """Raise `TrainingError` for a directory with files but no bag."""
         names = {path.name for path in self._path.iterdir()}
         if _IDENTITY not in names and names - {_LOCK}:
             raise TrainingError(
