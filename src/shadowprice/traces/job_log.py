@@ -11,7 +11,7 @@ from shadowprice.traces.log_values import STANDS_FOR_MISSING, TIME_PROBLEMS, Tim
 from shadowprice.traces.records import ImportTally
 from shadowprice.traces.text import Check, CheckedTable
 
-CLOCK_SKEW: Final = 60.0
+CLOCK_SKEW_SECONDS: Final = 60.0
 """Seconds by which a job may start before its submission, or end before its start.
 
 The clocks of two machines differ."""
@@ -91,7 +91,7 @@ def merge_attempts(
     previous = pl.col("_stopped").shift(1).over(name)
     # An attempt that hasn't started follows all others: the job waits to run again.
     is_waiting = pl.col("_start").is_null() & (pl.col("_ran").fill_null(0.0) == 0.0)
-    is_later = (pl.col("_start") >= previous - CLOCK_SKEW) | is_waiting
+    is_later = (pl.col("_start") >= previous - CLOCK_SKEW_SECONDS) | is_waiting
     is_same = pl.col("_submit") == pl.col("_submit").shift(1).over(name)
     for column in same:
         is_same &= pl.col(column).eq_missing(pl.col(column).shift(1).over(name))
@@ -139,7 +139,7 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
         "leaves the run time unknown",
         "a job needs a start and an end, or a run time",
     )
-    is_early = duration.is_null() & (end < start) & (end >= start - CLOCK_SKEW)
+    is_early = duration.is_null() & (end < start) & (end >= start - CLOCK_SKEW_SECONDS)
     table.count_repairs(is_early, "ended up to a minute before its start: clocks differ")
     table.frame = table.frame.with_columns(_end=pl.when(is_early).then(start).otherwise(end))
     table.check(
@@ -157,7 +157,7 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
     table.frame = table.frame.with_columns(_queue=pl.coalesce(start, end - duration) - submit)
     queue = pl.col("_queue")
     table.check(
-        queue.is_null() | (queue >= -CLOCK_SKEW),
+        queue.is_null() | (queue >= -CLOCK_SKEW_SECONDS),
         names.get("start") or names.get("end") or submitted,
         "is before the submission",
         "check which columns are the times",

@@ -113,9 +113,9 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
     """
     if isinstance(spec, str):
         spec = parse_spec(spec)
-    reading = ImportContext(skip_invalid=skip_invalid or spec.skip_invalid, options=spec.options)
+    context = ImportContext(skip_invalid=skip_invalid or spec.skip_invalid, options=spec.options)
     try:
-        return select(spec.format.read(spec.path, reading), spec.selection)
+        return select(spec.format.read(spec.path, context), spec.selection)
     except ZipMemberError as error:
         if error.member is None:
             raise

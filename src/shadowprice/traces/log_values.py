@@ -265,7 +265,9 @@ def is_zero_time(text: pl.Expr) -> pl.Expr:
     )
 
 
-def each(column: pl.Series, read: Callable[[str], Value | None], kind: pl.DataType) -> pl.Series:
+def map_texts(
+    column: pl.Series, read: Callable[[str], Value | None], kind: pl.DataType
+) -> pl.Series:
     """Return what a function reads from each text; it is called once for each distinct text."""
     texts = column.drop_nulls().unique().to_list()
     values = {text: read(text) for text in texts}
@@ -592,7 +594,7 @@ def _offsets(
     An abbreviation is that of ``zone`` if it is in force there at the time; others are read if they
     have one meaning.
     """
-    stated = each(suffix, _offset_seconds, pl.Float64())
+    stated = map_texts(suffix, _offset_seconds, pl.Float64())
     rows = pl.DataFrame({"naive": naive, "name": suffix, "offset": stated})
     is_named = pl.col("offset").is_null() & pl.col("name").is_not_null()
     is_named &= pl.col("naive").is_not_null()

@@ -157,7 +157,7 @@ def _extension_format(extension: Extension) -> TraceFormat:
     try:
         inspect.signature(loaded).bind(None, None)
     except (TypeError, ValueError) as error:
-        message = f"expected an importer (path, reading) -> Trace: {error}"
+        message = f"expected an importer (path, context) -> Trace: {error}"
         hint = "name such a function, or a TraceFormat"
         raise InputError(Fault(location, message, hint)) from error
     title, _ = parse_summary(loaded)
@@ -167,8 +167,8 @@ def _extension_format(extension: Extension) -> TraceFormat:
 def _check_result(read: Importer, location: str) -> Importer:
     """Return an importer that raises an error if the result isn't a `Trace`."""
 
-    def checked(path: Path, reading: ImportContext) -> Trace:
-        trace: object = read(path, reading)
+    def checked(path: Path, context: ImportContext) -> Trace:
+        trace: object = read(path, context)
         if not isinstance(trace, Trace):
             message = f"expected a Trace, got a {type(trace).__name__}"
             hint = "return what shadowprice.traces.records.build_trace returns"

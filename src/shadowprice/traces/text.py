@@ -197,11 +197,11 @@ class CheckedTable:
     """
 
     def __init__(
-        self, path: Path, frame: pl.DataFrame, reading: ImportContext, location: str = "line {}"
+        self, path: Path, frame: pl.DataFrame, context: ImportContext, location: str = "line {}"
     ) -> None:
         self.path = path
         self.frame = frame
-        self._reading = reading
+        self._context = context
         self._location = location
         self._faults: list[tuple[int, Fault]] = []
         self._wrong = 0
@@ -210,7 +210,7 @@ class CheckedTable:
     def drop(self, condition: pl.Expr, reason: str) -> None:
         """Drop and count rows that meet a known condition of the format."""
         remaining = self.frame.filter(~condition.fill_null(False))
-        self._reading.tally.add("dropped", reason, self.frame.height - remaining.height)
+        self._context.tally.add("dropped", reason, self.frame.height - remaining.height)
         self.frame = remaining
 
     def count_repairs(
@@ -218,7 +218,7 @@ class CheckedTable:
     ) -> None:
         """Count rows that the caller repairs, or keeps although they are unusual."""
         count = int(self.frame.select(condition.fill_null(False).sum()).item())
-        self._reading.tally.add(action, reason, count)
+        self._context.tally.add(action, reason, count)
 
     def check(self, valid: pl.Expr, column: str, message: str, hint: str = "") -> None:
         """Refuse rows for which an expression isn't true, or drop and count them if skipped."""
@@ -233,9 +233,9 @@ class CheckedTable:
                 is_valid = is_valid.new_from_index(0, self.frame.height)
             newly = every & ~is_valid
             every &= is_valid
-            if self._reading.skip_invalid:
+            if self._context.skip_invalid:
                 reason = f"{check.column} {check.message}"
-                self._reading.tally.add("dropped", reason, int(newly.sum()))
+                self._context.tally.add("dropped", reason, int(newly.sum()))
             elif not is_valid.all():
                 self._wrong += int(newly.sum())
                 self._add_faults(check, self.frame.filter(~is_valid))
@@ -361,7 +361,7 @@ class RowRules:
 def read_table(
     path: Path,
     columns: Mapping[str, pl.DataType],
-    reading: ImportContext,
+    context: ImportContext,
     *,
     separator: str = ",",
     header: bool = True,
@@ -409,9 +409,9 @@ def read_table(
     if frame is None or _has_short_rows(path, source, frame, first, separator, quoted):
         with _open(path, source) as file:
             rows = _rows(itertools.islice(_lines(path, file), first - 1, None), separator, quoted)
-            frame, faults = _parse_leniently(path, rows, schema, reading, rules)
+            frame, faults = _parse_leniently(path, rows, schema, context, rules)
         if faults and frame.is_empty():
-            table = CheckedTable(path, frame, reading)
+            table = CheckedTable(path, frame, context)
             table.add_faults(faults, partial=len(faults) >= MAX_INVALID_LINES)
             table.done()
     if "line" not in frame.columns:
@@ -428,7 +428,7 @@ def read_table(
     # The mark at the beginning of each of several joined files.
     stripped = pl.col(texts).str.replace('^\ufeff"?([^"]*)"?$', "${1}").str.strip_chars()
     frame = frame.with_columns(pl.when(stripped != "").then(stripped).name.keep())
-    table = CheckedTable(path, frame.select("line", *present, *absent), reading)
+    table = CheckedTable(path, frame.select("line", *present, *absent), context)
     table.add_faults(faults, partial=len(faults) >= MAX_INVALID_LINES)
     for name, kind in columns.items():
         if kind.is_numeric():
@@ -443,7 +443,7 @@ def read_table(
     return table
 
 
-def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
+def read_lines(path: Path, context: ImportContext) -> CheckedTable:
     """Read a file as stripped lines in a column ``text``; blank ones are counted."""
     read_head(path)
     source: Path | bytes = read_bytes(path) if detect_compression(path) else path
@@ -455,7 +455,7 @@ def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
                 pass  # raises at the line that is not UTF-8
         raise file_error(path, f"cannot be read as lines ({error})") from error
     lines = frame.with_row_index("line", offset=1)
-    table = CheckedTable(path, lines.with_columns(pl.col("text").str.strip_chars()), reading)
+    table = CheckedTable(path, lines.with_columns(pl.col("text").str.strip_chars()), context)
     table.drop(pl.col("text").is_null() | (pl.col("text") == ""), "blank line")
     return table
 
@@ -530,7 +530,7 @@ def _parse_leniently(
     path: Path,
     found: Iterator[_Row],
     schema: Mapping[str, pl.DataType],
-    reading: ImportContext,
+    context: ImportContext,
     rules: RowRules,
 ) -> tuple[pl.DataFrame, list[tuple[int, Fault]]]:
     """Read a file that polars can't parse: the valid rows, and the faults of the others."""
@@ -553,17 +553,17 @@ def _parse_leniently(
         values = _row_values(f"{path}: line {row.line}", row, fields, schema, rules)
         if not isinstance(values, Fault):
             rows.append([row.line, *values])
-        elif reading.skip_invalid:
+        elif context.skip_invalid:
             skipped += 1
         else:
             faults.append((row.line, values))
             if len(faults) >= MAX_INVALID_LINES:
                 break
     frame = pl.DataFrame(rows, schema={"line": pl.UInt32(), **schema}, orient="row")
-    reading.tally.add("dropped", "blank line", blank)
-    reading.tally.add("dropped", "comment", comments)
-    reading.tally.add("repaired", rules.rejoined, rejoined)
-    reading.tally.add("dropped", "row that cannot be parsed", skipped)
+    context.tally.add("dropped", "blank line", blank)
+    context.tally.add("dropped", "comment", comments)
+    context.tally.add("repaired", rules.rejoined, rejoined)
+    context.tally.add("dropped", "row that cannot be parsed", skipped)
     return frame, faults
 
 

@@ -194,7 +194,7 @@ class Workload:
                 f"{len(jobs):,} x no server has GPUs of type {quote_for_display(name)} (dropped)"
                 for name, jobs in lacking.items()
             )
-            remaining = replace(self._take(kept), notes=(*self.notes, *dropped))
+            remaining = replace(self._select(kept), notes=(*self.notes, *dropped))
             return remaining.fitted_to(cluster)
         kinds = ", ".join(name.partition("/")[2] for name in cluster.resources if is_gpu_kind(name))
         hint = (
@@ -228,7 +228,7 @@ class Workload:
             for name, count in several.items()
         ]
 
-    def _take(self, indices: Sequence[int]) -> Workload:
+    def _select(self, indices: Sequence[int]) -> Workload:
         """Return the workload of some of the jobs."""
         changes: dict[str, object] = {}
         for item in fields(self):
@@ -236,7 +236,9 @@ class Workload:
             if item.name in {"slot_seconds", "notes", "drawn"} or values is None:
                 continue
             is_array = isinstance(values, np.ndarray)
-            changes[item.name] = values[indices] if is_array else [values[at] for at in indices]
+            changes[item.name] = (
+                values[indices] if is_array else [values[index] for index in indices]
+            )
         return replace(self, **changes)  # type: ignore[arg-type]  # by the types of the fields
 
     def to_jobs(self, cluster: Cluster) -> list[Job]:
@@ -271,49 +273,57 @@ class Workload:
         for index in range(len(self)):
             yield self.to_record(index)
 
-    def to_record(self, at: int) -> dict[str, object]:
+    def to_record(self, index: int) -> dict[str, object]:
         """Return the job at an index in the format of a job file."""
-        name = self.names[at]
-        profile = self.profiles[at]
+        name = self.names[index]
+        profile = self.profiles[index]
         record: dict[str, object] = {"name": name}
-        if self.tenants[at] is not None:
-            record["tenant"] = self.tenants[at]
-        record["arrival"] = _seconds(int(self.arrival[at]))
-        record["epochs"] = int(self.epochs[at])
-        record["chunks"] = int(self.chunks[at])
-        record["minibatches"] = int(self.minibatches[at])
+        if self.tenants[index] is not None:
+            record["tenant"] = self.tenants[index]
+        record["arrival"] = _seconds(int(self.arrival[index]))
+        record["epochs"] = int(self.epochs[index])
+        record["chunks"] = int(self.chunks[index])
+        record["minibatches"] = int(self.minibatches[index])
         if profile.curve is None:
-            record["minibatch_time"] = _seconds(int(self.minibatch_time[at]))
+            record["minibatch_time"] = _seconds(int(self.minibatch_time[index]))
             if profile.gradient:
                 record["gradient"] = _amount("memory", profile.gradient)
         else:
             record["throughput"] = {
                 count: rate
                 for count, rate in profile.curve.items()
-                if self.min_workers[at] <= count <= self.max_workers[at]
+                if self.min_workers[index] <= count <= self.max_workers[index]
             }
         record["worker"] = {k: _amount(k, v) for k, v in profile.worker.items()}
         if profile.ps is not None:
             record["ps"] = {k: _amount(k, v) for k, v in profile.ps.items()}
-        record["workers"] = {"min": int(self.min_workers[at]), "max": int(self.max_workers[at])}
+        record["workers"] = {
+            "min": int(self.min_workers[index]),
+            "max": int(self.max_workers[index]),
+        }
         if profile.internal:
             record["internal_bandwidth"] = _amount(BANDWIDTH, profile.internal)
-        if self.kind[at] != "default":
-            record["utility"] = self._utility_record(at)
-        elif self.within is not None and self.within[at] >= 0:
-            record["by"] = _seconds(int(self.within[at]))
-        record["labels"] = dict(self.labels[at])
+        if self.kind[index] != "default":
+            record["utility"] = self._utility_record(index)
+        elif self.within is not None and self.within[index] >= 0:
+            record["by"] = _seconds(int(self.within[index]))
+        record["labels"] = dict(self.labels[index])
         return record
 
-    def _utility_record(self, at: int) -> dict[str, object]:
-        value, target = float(self.value[at]), f"{float(self.target[at])!r} slots"
-        if self.within is not None and self.within[at] >= 0:
-            target = _seconds(int(self.within[at]))
-        if self.kind[at] == "deadline":
+    def _utility_record(self, index: int) -> dict[str, object]:
+        value, target = float(self.value[index]), f"{float(self.target[index])!r} slots"
+        if self.within is not None and self.within[index] >= 0:
+            target = _seconds(int(self.within[index]))
+        if self.kind[index] == "deadline":
             return {"kind": "deadline", "value": value, "by": target}
-        if self.kind[at] == "reciprocal":
+        if self.kind[index] == "reciprocal":
             return {"kind": "reciprocal", "value": value}
-        return {"kind": "sigmoid", "value": value, "decay": float(self.decay[at]), "target": target}
+        return {
+            "kind": "sigmoid",
+            "value": value,
+            "decay": float(self.decay[index]),
+            "target": target,
+        }
 
     def write(self, path: Path) -> None:
         """Write a job file atomically: JSON Lines for ``.jsonl``, YAML for ``.yaml`` or ``.yml``.
@@ -380,65 +390,71 @@ class _Resolver:
         self._slot = cluster.slot_seconds
         self._restart = cluster.restart_seconds
         self._demands: dict[JobProfile, tuple[Amounts, Amounts | None]] = {}
-        self._shapes: dict[tuple[JobProfile, int, int], Job] = {}
+        self._templates: dict[tuple[JobProfile, int, int], Job] = {}
 
-    def job(self, workload: Workload, at: int) -> Job:
+    def job(self, workload: Workload, index: int) -> Job:
         """Build one job; `build_job` computes its shape once for each profile and worker range."""
-        profile = workload.profiles[at]
-        min_workers = int(workload.min_workers[at])
-        max_workers = min(int(workload.max_workers[at]), int(workload.chunks[at]))
-        shape = self._shapes.get((profile, min_workers, max_workers))
-        if shape is None:
-            shape = self._shape(profile, min_workers, max_workers, int(workload.minibatch_time[at]))
+        profile = workload.profiles[index]
+        min_workers = int(workload.min_workers[index])
+        max_workers = min(int(workload.max_workers[index]), int(workload.chunks[index]))
+        template = self._templates.get((profile, min_workers, max_workers))
+        if template is None:
+            template = self._template(
+                profile, min_workers, max_workers, int(workload.minibatch_time[index])
+            )
             if not profile.internal and not self._restart:
-                self._shapes[profile, min_workers, max_workers] = shape
-        counts = (int(workload.epochs[at]), int(workload.chunks[at]), int(workload.minibatches[at]))
+                self._templates[profile, min_workers, max_workers] = template
+        counts = (
+            int(workload.epochs[index]),
+            int(workload.chunks[index]),
+            int(workload.minibatches[index]),
+        )
         work = counts[0] * counts[1] * counts[2]
-        if profile.curve is None and not shape.two_rates and not self._restart:
+        if profile.curve is None and not template.two_rates and not self._restart:
             # OASiS (2), as in `build_job`, over the common denominator NANO * bandwidth.
-            bandwidth = shape.worker_bandwidth or 1
-            comm = 16 * NANO * profile.gradient if shape.worker_bandwidth else 0
-            step = int(workload.minibatch_time[at]) * bandwidth + comm
+            bandwidth = template.worker_bandwidth or 1
+            comm = 16 * NANO * profile.gradient if template.worker_bandwidth else 0
+            step = int(workload.minibatch_time[index]) * bandwidth + comm
             divisor = self._slot.numerator * NANO * bandwidth
             required = -(-work * step * self._slot.denominator // divisor)
             # Fraction-to-float and int / int are correctly rounded, as in `build_job`.
             step_seconds = step / (NANO * bandwidth)
         else:
-            required, step_seconds = work * MICRO, shape.step_seconds
-        submitted = int(workload.arrival[at]) * self._slot.denominator
+            required, step_seconds = work * MICRO, template.step_seconds
+        submitted = int(workload.arrival[index]) * self._slot.denominator
         slot = self._slot.numerator * NANO
         arrival = -(-submitted // slot)
-        name = workload.names[at]
-        _check_size(name, arrival, required, int(shape.internal_gains.max()))
-        target = self._target(workload, at, arrival)
+        name = workload.names[index]
+        _check_size(name, arrival, required, int(template.internal_gains.max()))
+        target = self._target(workload, index, arrival)
         job = replace(
-            shape,
+            template,
             name=name,
             arrival=arrival,
             before_arrival=(arrival * slot - submitted) / slot,
             required=required,
-            utility=_utility(workload, at, target),
-            tenant=workload.tenants[at],
+            utility=_utility(workload, index, target),
+            tenant=workload.tenants[index],
             epochs=counts[0],
             chunks=counts[1],
             minibatches=counts[2],
             step_seconds=step_seconds,
-            labels=workload.labels[at],
+            labels=workload.labels[index],
         )
-        if workload.kind[at] != "default":
+        if workload.kind[index] != "default":
             return job
-        by = target if workload.within is not None and workload.within[at] >= 0 else None
+        by = target if workload.within is not None and workload.within[index] >= 0 else None
         return with_default_utility(job, profile.worker, self._slot, by=by)
 
-    def _target(self, workload: Workload, at: int, arrival: int) -> float:
+    def _target(self, workload: Workload, index: int, arrival: int) -> float:
         """Return the papers' ``d``, computed as in `core.moments.deadline_in_slots`."""
-        if workload.within is None or workload.within[at] < 0:
-            return float(workload.target[at])
-        due = (int(workload.arrival[at]) + int(workload.within[at])) * self._slot.denominator
+        if workload.within is None or workload.within[index] < 0:
+            return float(workload.target[index])
+        due = (int(workload.arrival[index]) + int(workload.within[index])) * self._slot.denominator
         whole, rest = divmod(due, self._slot.numerator * NANO)
         return float(whole - arrival - 1) + rest / (self._slot.numerator * NANO)
 
-    def _shape(
+    def _template(
         self, profile: JobProfile, min_workers: int, max_workers: int, minibatch_time: int
     ) -> Job:
         """Return a template job with everything that doesn't depend on the amount of work."""
@@ -481,16 +497,16 @@ def _check_size(name: str, arrival: int, required: int, fastest: int) -> None:
     bounds.JOB_SLOTS.check(-(-required // max(fastest, 1)), location, hint)
 
 
-def _utility(workload: Workload, at: int, target: float) -> Utility:
+def _utility(workload: Workload, index: int, target: float) -> Utility:
     """Return the stated utility of a job; of one that states none, a utility of 0."""
-    value = float(workload.value[at])
-    if workload.kind[at] == "deadline":
+    value = float(workload.value[index])
+    if workload.kind[index] == "deadline":
         return Deadline(value, target)
-    if workload.kind[at] == "reciprocal":
+    if workload.kind[index] == "reciprocal":
         return Reciprocal(value)
-    if workload.kind[at] == "default":
+    if workload.kind[index] == "default":
         return Constant(0.0)
-    return Sigmoid(value, float(workload.decay[at]), target)
+    return Sigmoid(value, float(workload.decay[index]), target)
 
 
 def _seconds(nanoseconds: int) -> str:

@@ -108,11 +108,11 @@ _DEADLINE_HINT: Final = (
         "dates": "dmy or mdy: whether 3/4/2024 is in April or in March, if the log doesn't show it",
     },
 )
-def read_csv_log(path: Path, reading: ImportContext) -> Trace:
+def read_csv_log(path: Path, context: ImportContext) -> Trace:
     """Read a table of jobs."""
-    mapping = log_columns.parse_mapping(reading.options.get("map", ""))
-    zone = log_values.time_zone(reading.options.get("timezone", "UTC"))
-    order = reading.choose("dates", "dmy", "mdy") if "dates" in reading.options else ""
+    mapping = log_columns.parse_mapping(context.options.get("map", ""))
+    zone = log_values.time_zone(context.options.get("timezone", "UTC"))
+    order = context.choose("dates", "dmy", "mdy") if "dates" in context.options else ""
     head = read_head(path)
     if re.match(r"\s*[{\[]\s*(?:[{\[\]}]|\"[^\"]*\"\s*:)", head):
         hint = "write the jobs as a table, or read sacct --json as sacct:FILE"
@@ -121,7 +121,7 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     table = read_table(
         path,
         dict.fromkeys(header.names, pl.String()),
-        reading,
+        context,
         separator=header.separator,
         preamble=header.preamble,
         names=header.names,
@@ -131,7 +131,7 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
             rejoined="empty field after the last column",
         ),
     )
-    reading.tally.add("dropped", "line before the header", header.preamble)
+    context.tally.add("dropped", "line before the header", header.preamble)
     if table.frame.is_empty():
         message = "no valid row follows the header"
         raise InputError(Fault(header.location, message, "give a file with rows"))
@@ -144,7 +144,7 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
         times = log_columns.time_columns(header, filled, mapping)
         log = _Log(table, zone, cast(log_values.Order, order), times, header.separator)
         columns = log_columns.choose_columns(header, filled, mapping, log.misfit)
-        return _read_jobs(path, log, columns, reading)
+        return _read_jobs(path, log, columns, context)
 
 
 def _without_empty_surplus(width: int, fields: Sequence[str]) -> Sequence[str] | None:
@@ -153,7 +153,7 @@ def _without_empty_surplus(width: int, fields: Sequence[str]) -> Sequence[str] |
 
 
 def _read_jobs(
-    path: Path, log: _Log, columns: log_columns.LogColumns, reading: ImportContext
+    path: Path, log: _Log, columns: log_columns.LogColumns, context: ImportContext
 ) -> Trace:
     table, names = log.table, columns.names
     counts = {
@@ -169,29 +169,29 @@ def _read_jobs(
         is_of_job = name.str.extract(_STEP, 1).is_in(table.frame[named].drop_nulls().implode())
         table.drop(is_of_job, job_log.STEP_OF_A_JOB)
     if named:
-        table.frame = job_log.drop_repeated_rows(table.frame, named, reading.tally)
+        table.frame = job_log.drop_repeated_rows(table.frame, named, context.tally)
     if named and table.frame[named].drop_nulls().is_duplicated().any():
         same = [names[meaning] for meaning in ("tenant", "user") if meaning in names]
-        merged = job_log.merge_attempts(table.frame, named, [*same, "_gpus"], reading.tally)
+        merged = job_log.merge_attempts(table.frame, named, [*same, "_gpus"], context.tally)
         if merged is not None:
             table.frame = merged
         elif "job" in columns.guessed:
             # A column of names rather than of ids.
             repeated = int(table.frame[named].is_duplicated().sum())
             column = quote_for_display(named)
-            reading.tally.add("read", f"column {column} repeats; jobs are named by line", repeated)
+            context.tally.add("read", f"column {column} repeats; jobs are named by line", repeated)
             del names["job"]
     for meaning in log_columns.HEADERS:
         if meaning in names:
             column = names[meaning]
             text = f"{meaning}: column {quote_for_display(column)}"
-            reading.tally.add("read", text, counts[column])
+            context.tally.add("read", text, counts[column])
             if column in log.order_notes:
-                reading.tally.add("read", log.order_notes[column], counts[column])
+                context.tally.add("read", log.order_notes[column], counts[column])
         if meaning in columns.ignored:
             column, reason = columns.ignored[meaning]
             text = f"{meaning}: column {quote_for_display(column)} isn't used: {reason}"
-            reading.tally.add("ignored", text, counts[column])
+            context.tally.add("ignored", text, counts[column])
     # The run time of a job that runs is the one so far.
     is_running = (pl.col("_status") == "unfinished") & pl.col("_end").is_null()
     table.drop(is_running & (pl.col("_duration") > 0), job_log.RUNNING)
@@ -206,7 +206,7 @@ def _read_jobs(
         user=log.text("user"),
         model=log.text("model"),
     )
-    return build_trace("csv", jobs, path, reading.tally, absolute=absolute)
+    return build_trace("csv", jobs, path, context.tally, absolute=absolute)
 
 
 def _without_zero_times(texts: pl.Series) -> pl.Series:
@@ -266,7 +266,9 @@ class _Log:
             readable = times.seconds.is_not_null() | times.problem.is_not_null() | times.missing
             kind = "a time"
         elif meaning == "wait" and log_columns.may_be_names(column):
-            readable = log_values.each(texts, log_values.parse_number, pl.Float64()).is_not_null()
+            readable = log_values.map_texts(
+                texts, log_values.parse_number, pl.Float64()
+            ).is_not_null()
             kind = "a number of seconds"
         elif meaning in _READERS:
             readable, kind = self._values(meaning).is_not_null(), _READERS[meaning][1]
@@ -329,7 +331,7 @@ class _Log:
         """Find the unit of plain numbers of run times from the starts and ends."""
         span, duration = pl.col("_end") - pl.col("_start"), pl.col("_duration")
         texts = log_values.with_points(self._texts("duration"))
-        numbers = log_values.each(texts, log_values.parse_number, pl.Float64())
+        numbers = log_values.map_texts(texts, log_values.parse_number, pl.Float64())
         is_plain = pl.lit(numbers.is_not_null()) & (duration > 0)
         ratio = self.table.frame.select(
             pl.when(is_plain & (span > 0)).then(span / duration)
@@ -344,7 +346,7 @@ class _Log:
                 self.table.count_repairs(is_plain, f"{reason}, as start and end show")
                 self.table.frame = self.table.frame.with_columns(_duration=in_seconds)
                 break
-        differs = (span - duration).abs() > job_log.CLOCK_SKEW
+        differs = (span - duration).abs() > job_log.CLOCK_SKEW_SECONDS
         self.table.count_repairs(differs, "run time differs from the end minus the start", "kept")
 
     def _times(self, texts: pl.Series, column: str, *, may_miss: bool) -> log_values.Times:
@@ -405,7 +407,9 @@ class _Log:
             self._expect_valid(meaning, column)
         self._add_start_after_wait(times)
         span = self._values("duration")
-        for meaning, seconds in log_values.choose_readings(times, span, job_log.CLOCK_SKEW).items():
+        for meaning, seconds in log_values.choose_readings(
+            times, span, job_log.CLOCK_SKEW_SECONDS
+        ).items():
             self._add(meaning, seconds, pl.Float64())
         for meaning, column in times.items():
             is_judged = column.problem.is_not_null() | column.missing
@@ -492,8 +496,12 @@ class _Log:
             for text, held in zip(texts, tres, strict=True)
         ]
         stated = self._texts("gpu_type")
-        types = log_values.each(stated, lambda text: log_values.split_slice(text)[0], pl.String())
-        slices = log_values.each(stated, lambda text: log_values.split_slice(text)[1], pl.Float64())
+        types = log_values.map_texts(
+            stated, lambda text: log_values.split_slice(text)[0], pl.String()
+        )
+        slices = log_values.map_texts(
+            stated, lambda text: log_values.split_slice(text)[1], pl.Float64()
+        )
         frame = self.table.frame.with_columns(log_values.tres_columns(tres))
         nodes = pl.lit(self._values("nodes")).fill_null(1.0) if per_node else 1.0
         # A type with a MIG profile: the GPUs are slices, unless their list says so already.
@@ -531,7 +539,7 @@ class _Log:
             texts = self._texts(meaning)
             if meaning != "status":
                 texts = log_values.with_points(texts)
-            values = log_values.each(texts, partial(read, column), kind)
+            values = log_values.map_texts(texts, partial(read, column), kind)
             if meaning in {"gpus", "gpus_per_node"}:
                 ids = _QUOTED_IDS if self._separator == "," else _IDS
                 is_ids = self._texts(meaning).str.contains(ids).fill_null(False)
@@ -568,7 +576,7 @@ def _seconds(column: str, text: str) -> float | None:
 def _wait(column: str, text: str) -> float | None:
     """Return a wait in seconds; infinity for UNLIMITED, below 0 if clocks differ."""
     seconds = _limit(column, text)
-    return None if seconds is None or seconds < -job_log.CLOCK_SKEW else seconds
+    return None if seconds is None or seconds < -job_log.CLOCK_SKEW_SECONDS else seconds
 
 
 def _limit(column: str, text: str) -> float | None:

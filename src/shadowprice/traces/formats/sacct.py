@@ -108,30 +108,30 @@ _DUMP: Final = (
         "timezone": "zone of the cluster's clock (default UTC)",
     },
 )
-def read_sacct(path: Path, reading: ImportContext) -> Trace:
+def read_sacct(path: Path, context: ImportContext) -> Trace:
     """Read the output of ``sacct``."""
-    tenant = reading.choose("tenant", *_TENANTS)
-    arrival = reading.choose("arrival", "eligible", "submit")
-    zone = log_values.time_zone(reading.options.get("timezone", "UTC"))
+    tenant = context.choose("tenant", *_TENANTS)
+    arrival = context.choose("arrival", "eligible", "submit")
+    zone = log_values.time_zone(context.options.get("timezone", "UTC"))
     head = read_head(path)
     is_json = head.lstrip().startswith(("{", "["))
-    table = _from_json(path, reading) if is_json else _from_text(path, head, reading)
+    table = _from_json(path, context) if is_json else _from_text(path, head, context)
     with table.collect():
-        return _read_jobs(path, table, reading, tenant, arrival, zone)
+        return _read_jobs(path, table, context, tenant, arrival, zone)
 
 
 def _read_jobs(
-    path: Path, table: CheckedTable, reading: ImportContext, tenant: str, arrival: str, zone: str
+    path: Path, table: CheckedTable, context: ImportContext, tenant: str, arrival: str, zone: str
 ) -> Trace:
     job = pl.col("JobID")
     table.check(job.is_not_null(), "JobID", "is missing")
     table.drop(job.str.contains(".", literal=True), job_log.STEP_OF_A_JOB)
-    _count_pending_arrays(table, reading)
+    _count_pending_arrays(table, context)
     if table.frame.is_empty():
         table.done()
-        return build_trace("sacct", table.frame, path, reading.tally, absolute=True)
+        return build_trace("sacct", table.frame, path, context.tally, absolute=True)
     column = _TENANTS[tenant]
-    if "tenant" in reading.options and table.frame[column].null_count() == table.frame.height:
+    if "tenant" in context.options and table.frame[column].null_count() == table.frame.height:
         hint = f"add {column} to the columns of sacct"
         raise file_error(path, f"has no {column}, which tenant={tenant} reads", hint)
     if table.frame["Cluster"].drop_nulls().n_unique() > 1:
@@ -142,7 +142,7 @@ def _read_jobs(
     table.check_all([*_read_times(table, zone), *_read_resources(table)])
     unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
     table.count_repairs(unknown, "unknown state", "kept")
-    table.frame = _name_reused_numbers(table.frame, reading)
+    table.frame = _name_reused_numbers(table.frame, context)
     job_log.count_shared_gpus(table)
     if arrival == "eligible":
         # A requeue changes the eligible time of a job, and some versions keep the older start.
@@ -150,15 +150,15 @@ def _read_jobs(
         table.count_repairs(late, "eligible after its start: it arrives when submitted")
         eligible = pl.when(~late.fill_null(False)).then("_eligible")
         table.frame = table.frame.with_columns(_submit=pl.max_horizontal("_submit", eligible))
-    table.frame = _merge_attempts(table.frame, reading)
+    table.frame = _merge_attempts(table.frame, context)
     job_log.check_times(
         table, {"submit": "Submit", "start": "Start", "end": "End", "duration": "Elapsed"}
     )
     jobs = table.jobs(job="JobID", **job_log.job_columns(), tenant=column, user="User")
-    return build_trace("sacct", jobs, path, reading.tally, absolute=True)
+    return build_trace("sacct", jobs, path, context.tally, absolute=True)
 
 
-def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
+def _from_text(path: Path, head: str, context: ImportContext) -> CheckedTable:
     preamble = _lines_before_header(head)
     location = f"{path}: line {preamble + 1}"
     line = head.split("\n")[preamble].strip()
@@ -178,7 +178,7 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
     table = read_table(
         path,
         columns,
-        reading,
+        context,
         separator=separator,
         optional=optional,
         preamble=preamble,
@@ -193,10 +193,10 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
             "or use sacct --json if a name or comment contains a line break",
         ),
     )
-    reading.tally.add("dropped", "line before the header", preamble)
+    context.tally.add("dropped", "line before the header", preamble)
     if not {*_TRES}.intersection(header):
         reason = "no column of GPUs, such as AllocTRES: all jobs are CPU jobs"
-        reading.tally.add("read", reason, table.frame.height)
+        context.tally.add("read", reason, table.frame.height)
     present = [
         pl.when(~log_values.is_nothing(pl.col(name))).then(name).alias(name) for name in _FIELDS
     ]
@@ -270,7 +270,7 @@ def _rejoin_fields(header: Sequence[str], fields: Sequence[str]) -> list[str] | 
     return next(iter(readings.values())) if len(readings) == 1 else None
 
 
-def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
+def _from_json(path: Path, context: ImportContext) -> CheckedTable:
     """Read the jobs of ``sacct --json``; ``line`` is a job's number in the list."""
     jobs, errors = _json_jobs(path)
     if errors and not jobs:
@@ -281,7 +281,7 @@ def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
         raise file_error(path, "has no jobs", hint)
     if errors:
         message = f"error of sacct beside its jobs, such as {quote_for_display(errors[0])}"
-        reading.tally.add("ignored", message, len(errors))
+        context.tally.add("ignored", message, len(errors))
     rows: list[dict[str, str | None]] = []
     faults: list[tuple[int, Fault]] = []
     for number, job in enumerate(jobs, start=1):
@@ -294,9 +294,9 @@ def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
     frame = pl.DataFrame(rows, schema=dict.fromkeys(_FIELDS, pl.String())).with_row_index(
         "line", offset=1
     )
-    table = CheckedTable(path, frame, reading, "job {}")
+    table = CheckedTable(path, frame, context, "job {}")
     is_unreadable = pl.all_horizontal(pl.col(_FIELDS).is_null())
-    if reading.skip_invalid:
+    if context.skip_invalid:
         table.drop(is_unreadable, "job that can't be read")
     else:
         table.add_faults(faults)
@@ -395,11 +395,11 @@ def _tres_text(items: Iterable[Mapping[str, Any]]) -> str | None:
     return ",".join(parts) or None
 
 
-def _count_pending_arrays(table: CheckedTable, reading: ImportContext) -> None:
+def _count_pending_arrays(table: CheckedTable, context: ImportContext) -> None:
     """Drop elements of arrays that haven't started; each is counted."""
     is_pending = table.frame["JobID"].str.contains(r"\[")
     count = sum(_elements(name) for name in table.frame["JobID"].filter(is_pending))
-    reading.tally.add("dropped", "element of an array that never started", count)
+    context.tally.add("dropped", "element of an array that never started", count)
     table.frame = table.frame.filter(~is_pending)
 
 
@@ -432,11 +432,12 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
         }
     )
     spans = {
-        name: log_values.each(frame[name], parse, pl.Float64()) for name, parse in _SPANS.items()
+        name: log_values.map_texts(frame[name], parse, pl.Float64())
+        for name, parse in _SPANS.items()
     }
-    status = log_values.each(frame["State"], log_values.parse_state, pl.String())
+    status = log_values.map_texts(frame["State"], log_values.parse_state, pl.String())
     ran = pl.select(pl.coalesce(spans["ElapsedRaw"], spans["Elapsed"])).to_series()
-    readings = log_values.choose_readings(times, ran, job_log.CLOCK_SKEW)
+    readings = log_values.choose_readings(times, ran, job_log.CLOCK_SKEW_SECONDS)
     # The elapsed time of a job that runs isn't its run time.
     is_over = readings["end"].is_not_null() | (status != "unfinished")
     table.frame = frame.with_columns(
@@ -469,7 +470,8 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     """Add GPUs, cores and memory, allocated or else requested; return their checks."""
     frame, checks = table.frame, []
     shown = {
-        name: log_values.each(frame[name], log_values.invalid_item, pl.String()) for name in _TRES
+        name: log_values.map_texts(frame[name], log_values.invalid_item, pl.String())
+        for name in _TRES
     }
     for index, name in enumerate(_TRES):
         is_readable = shown[name].is_null()
@@ -479,18 +481,19 @@ def _read_resources(table: CheckedTable) -> list[Check]:
         message = "is not a valid resource"
         checks.append(Check(pl.lit(is_readable), name, message, hint, shown=f"_shown_{name}"))
     counts = {
-        name: log_values.each(frame[name], log_values.parse_count, pl.Float64()) for name in _COUNTS
+        name: log_values.map_texts(frame[name], log_values.parse_count, pl.Float64())
+        for name in _COUNTS
     }
     for name, values in counts.items():
         is_count = frame[name].is_null() | values.is_not_null()
         checks.append(Check(pl.lit(is_count), name, "is not a number", "sacct writes 4"))
     stated = frame["ReqMem"]
     megabytes = partial(log_values.parse_bytes, unit=1024.0**2)
-    requested = log_values.each(stated, megabytes, pl.Float64())
+    requested = log_values.map_texts(stated, megabytes, pl.Float64())
     is_memory = stated.is_null() | requested.is_not_null()
     message = "is not an amount of memory"
     checks.append(Check(pl.lit(is_memory), "ReqMem", message, "sacct writes 16G"))
-    tres = [log_values.each(frame[name], log_values.parse_tres, pl.Object()) for name in _TRES]
+    tres = [log_values.map_texts(frame[name], log_values.parse_tres, pl.Object()) for name in _TRES]
     rows = [[held or _NO_TRES for held in row] for row in zip(*tres, strict=True)]
     nodes = pl.select(pl.coalesce(counts["NNodes"], counts["AllocNodes"], 1.0)).to_series()
     held = [_held_resources(row, count) for row, count in zip(rows, nodes, strict=True)]
@@ -508,7 +511,7 @@ def _read_resources(table: CheckedTable) -> list[Check]:
         is_known = ~pl.lit(is_by_other) | pl.col("_start").is_null()
         checks.append(Check(is_known, name, message, hint))
     cores = pl.select(pl.coalesce(*(counts[name] for name in _CORES))).to_series()
-    scope = pl.lit(log_values.each(stated, log_values.memory_scope, pl.String()))
+    scope = pl.lit(log_values.map_texts(stated, log_values.memory_scope, pl.String()))
     times = pl.when(scope == "n").then(nodes).when(scope == "c").then(cores).otherwise(1)
     in_all = (pl.lit(requested) * times).round().clip(upper_bound=_MAX_BYTES).cast(pl.Int64)
     table.frame = frame.with_columns(
@@ -551,7 +554,7 @@ def _first(values: Iterable[Any]) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _name_reused_numbers(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame:
+def _name_reused_numbers(frame: pl.DataFrame, context: ImportContext) -> pl.DataFrame:
     """Give the jobs of a number that Slurm used again names of their own: 9000, 9000-2.
 
     A database whose numbers began again lists both. A requeued job has the same user, and is
@@ -566,7 +569,7 @@ def _name_reused_numbers(frame: pl.DataFrame, reading: ImportContext) -> pl.Data
     number = is_other.cast(pl.Int64).cum_sum().over("JobID")
     rows = rows.with_columns(_use=number)
     reused = int((rows.group_by("JobID").agg(pl.col("_use").max()))["_use"].sum())
-    reading.tally.add("read", "number of a job that Slurm used again: 9000-2 and so on", reused)
+    context.tally.add("read", "number of a job that Slurm used again: 9000-2 and so on", reused)
     name = (
         pl.when(pl.col("_use") > 0)
         .then(pl.format("{}-{}", "JobID", pl.col("_use") + 1))
@@ -575,13 +578,13 @@ def _name_reused_numbers(frame: pl.DataFrame, reading: ImportContext) -> pl.Data
     return rows.with_columns(JobID=name).drop("_use").sort("line", maintain_order=True)
 
 
-def _merge_attempts(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame:
+def _merge_attempts(frame: pl.DataFrame, context: ImportContext) -> pl.DataFrame:
     """Merge the attempts of requeued jobs: the last one's end, and the earlier ones' lost time."""
     # Dumps of two months both list a job that ran from one to the other.
     distinct = frame.sort("_end", nulls_last=True, maintain_order=True).unique(
         ["JobID", "Submit", "Start"], keep="first", maintain_order=True
     )
-    reading.tally.add("dropped", "same attempt as an earlier row", len(frame) - len(distinct))
+    context.tally.add("dropped", "same attempt as an earlier row", len(frame) - len(distinct))
     by_start = distinct.sort("_start", nulls_last=True, maintain_order=True)
     resized = pl.col("State").str.starts_with("RESIZING").fill_null(False)
     # A part that ends as the job is resized goes on as the next one.
@@ -603,7 +606,7 @@ def _merge_attempts(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame
         .select(by_start.columns)
     )
     parts = by_start.height - runs.height
-    reading.tally.add("repaired", "part of a resized job: with the GPUs of its longest one", parts)
+    context.tally.add("repaired", "part of a resized job: with the GPUs of its longest one", parts)
     attempts = runs.group_by("JobID", maintain_order=True).agg(
         pl.exclude("_submit", "_lost").last(),
         pl.col("_submit").min(),
@@ -611,6 +614,6 @@ def _merge_attempts(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame
         _attempts=pl.len(),
     )
     earlier = int(attempts["_attempts"].sum()) - attempts.height
-    reading.tally.add("repaired", "earlier attempt of a requeued job: lost time", earlier)
+    context.tally.add("repaired", "earlier attempt of a requeued job: lost time", earlier)
     lost = pl.when(pl.col("_lost") > 0).then("_lost").alias("_lost")
     return attempts.with_columns(lost).sort("line")
