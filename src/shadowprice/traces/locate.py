@@ -23,7 +23,7 @@ from shadowprice.traces.records import Trace, TraceSelection, select
 from shadowprice.traces.registry import ImportContext, TraceFormat, format_names, get_format
 
 ENVIRONMENT: Final = "SHADOWPRICE_TRACES"
-_JOB_FILES: Final = frozenset({".yaml", ".yml", ".jsonl", ".ndjson"})
+_JOB_FILES: Final = frozenset({".yaml", ".yml", ".jsonl", ".ndjson"})  # suffixes
 DEFAULT_FOLDER: Final = Path("../shared/traces")
 SELECTION_OPTIONS: Final[Mapping[str, str]] = {
     "vc": "only these tenants, comma between them",
@@ -45,7 +45,7 @@ class TraceSpec:
     selection: TraceSelection
     """Jobs to keep."""
     skip_invalid: bool
-    """Whether invalid rows are left out."""
+    """Whether invalid rows are dropped and counted, instead of refusing the file."""
     options: Mapping[str, str]
     """Options of the format."""
     synthesis: Mapping[str, str]
@@ -132,9 +132,9 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Split a specification into the format, a name or ``FILE.py:NAME``, and the rest.
+    """Split a trace location into the format, a name or ``FILE.py:NAME``, and the rest.
 
-    A registered name takes precedence, so that its path may contain ``.py:``.
+    A registered name takes precedence, so that the path after it may contain ``.py:``.
     """
     name, colon, rest = text.partition(":")
     if name not in format_names() and is_file_reference(text):
@@ -162,7 +162,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def escape_path(path: str) -> str:
-    """Return a path as a trace location writes it: a question mark begins the options."""
+    """Escape a path for a trace location, in which a question mark begins the options."""
     return path.replace("%", "%25").replace("?", "%3F")
 
 
@@ -179,7 +179,10 @@ def _exists(location: str) -> bool:
 
 
 def _check_escapes(name: str, rest: str, location: str) -> None:
-    """Refuse a path that only exists if its question marks and percent signs are escaped."""
+    """Raise `InputError` if a path only exists with its question marks and percent signs escaped.
+
+    ``rest`` is the path with the options, and ``location`` the path alone.
+    """
     if _exists(unquote(location)):
         return
     for end in [*(index for index, char in enumerate(rest) if char == "?"), len(rest)]:

@@ -1,8 +1,8 @@
 """Jobs as columns: the result of synthesis and generation, independent of a cluster.
 
 A workload of 50,000 jobs becomes `Job` objects in well under a second, because its rows aren't
-validated one by one. `to_records` writes the same jobs for a job file, from which the file reader
-builds equal `Job` objects; a test compares them.
+validated one by one. `to_records` yields the same jobs for a job file; a test checks that reading
+the file gives equal `Job` objects.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _DIMENSIONS: Final[Mapping[str, Dimension]] = {
 
 @dataclass(frozen=True, eq=False)
 class JobProfile:
-    """Properties that jobs of one kind share; each distinct object is resolved once."""
+    """Properties that jobs of one kind share; profiles are compared by identity."""
 
     worker: Mapping[str, int]  # request of one worker
     ps: Mapping[str, int] | None  # request of one parameter server; None for all-reduce
@@ -100,13 +100,13 @@ class Workload:
     slot_seconds: Fraction  # length of the slots in which ``decay`` and ``target`` are measured
     notes: tuple[str, ...] = field(default=())  # everything dropped or assumed
     drawn: tuple[str, ...] = field(default=())
-    """What was drawn at random because the trace lacks it."""
+    """Properties that were drawn at random, because the trace lacks them."""
     within: NDArray[np.int64] | None = None
-    """Nanoseconds from the submission to the end of the last slot that meets a target in clock
-    time. It overrides ``target``, unless it is -1 for a job or None for all."""
+    """Target in clock time: nanoseconds from the submission, within which the completion slot
+    ends. It overrides ``target``, unless it is -1 for a job or None for all."""
     time_limit: NDArray[np.float64] | None = None
     """Seconds that each job was allowed to run with ``requested`` workers; NaN without a limit.
-    None if no job has one."""
+    None if no job has a limit."""
     requested: NDArray[np.int64] | None = None
     """Number of workers of each job in the trace; None if there is no trace."""
 
@@ -121,10 +121,10 @@ class Workload:
     def fitted_to(self, cluster: Cluster, *, skip_invalid: bool = False) -> Workload:
         """Return the workload with requests only for resources that a cluster has.
 
-        A cluster may count places (resources ``worker`` and ``ps``, as Astraea does) instead of
-        GPUs. Then each worker and each parameter server requests one place. Unknown tenants are
-        mapped onto the cluster's tenants round robin, in order of first arrival. Workers of a type
-        of GPU request that type, if servers name types. ``notes`` list the changes.
+        A cluster may count places for processes (resources ``worker`` and ``ps``, as Astraea does)
+        instead of GPUs. Then each worker and each parameter server requests one place. Unknown
+        tenants are mapped onto the cluster's tenants round robin, in order of first arrival. If
+        servers name types of GPU, workers request their type. ``notes`` list the changes.
 
         Raises `InputError` if the cluster counts neither GPUs nor places, but the jobs use GPUs, or
         if no server has a job's type of GPU; ``skip_invalid`` leaves such jobs out.
@@ -181,7 +181,7 @@ class Workload:
     def _without_types_of(
         self, resources: Mapping[JobProfile, str | None], cluster: Cluster, *, skip_invalid: bool
     ) -> Workload:
-        """Leave out the jobs whose type of GPU no server has, or refuse all."""
+        """Leave out the jobs whose type of GPU no server has, or raise `InputError`."""
         lacking: dict[str, list[str]] = {}
         kept = []
         for index, profile in enumerate(self.profiles):
@@ -213,7 +213,7 @@ class Workload:
     def _notes_on_types(
         self, resources: Mapping[JobProfile, str | None], cluster: Cluster
     ) -> list[str]:
-        """Return notes on types of GPU that jobs request, and don't get as they are written."""
+        """Return notes on jobs whose request for types of GPU was changed."""
         if not any(is_gpu_kind(name) for name in cluster.resources):
             count = sum(bool(profile.gpu_types) for profile in self.profiles)
             reason = "the cluster names no types of GPU: any type"
@@ -357,7 +357,7 @@ def check_job_file(path: Path) -> None:
 
 
 def _fit(profile: JobProfile, cluster: Cluster, places: bool, gpu: str) -> JobProfile:
-    """Return a profile with what the cluster has; ``gpu`` is the resource of its GPUs."""
+    """Return a profile that requests only resources of a cluster; ``gpu`` is that of its GPUs."""
     if places:
         worker = {"worker": MILLI}
         ps = None if profile.ps is None else {"ps": MILLI}
@@ -372,18 +372,19 @@ def _fit(profile: JobProfile, cluster: Cluster, places: bool, gpu: str) -> JobPr
         request = {gpu if name == GPU else name: n for name, n in profile.worker.items()}
         profile = replace(profile, worker=request)
 
-    def counted(amounts: Mapping[str, int]) -> dict[str, int]:
+    def available(amounts: Mapping[str, int]) -> dict[str, int]:
         return {
             name: amount
             for name, amount in amounts.items()
             if name == BANDWIDTH or cluster.find_resource(name) is not None
         }
 
-    return replace(profile, worker=counted(profile.worker), ps=profile.ps and counted(profile.ps))
+    ps = profile.ps and available(profile.ps)
+    return replace(profile, worker=available(profile.worker), ps=ps)
 
 
 class _Resolver:
-    """Builds jobs for a cluster, and caches values that jobs share."""
+    """Builds jobs for a cluster, and caches what `build_job` computes for jobs that share it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -393,7 +394,7 @@ class _Resolver:
         self._templates: dict[tuple[JobProfile, int, int], Job] = {}
 
     def job(self, workload: Workload, index: int) -> Job:
-        """Build one job; `build_job` computes its shape once for each profile and worker range."""
+        """Build one job; it takes its template's fields unless they depend on its work."""
         profile = workload.profiles[index]
         min_workers = int(workload.min_workers[index])
         max_workers = min(int(workload.max_workers[index]), int(workload.chunks[index]))
@@ -402,6 +403,7 @@ class _Resolver:
             template = self._template(
                 profile, min_workers, max_workers, int(workload.minibatch_time[index])
             )
+            # Otherwise gains are fractions of a mini-batch, and depend on the job's own time.
             if not profile.internal and not self._restart:
                 self._templates[profile, min_workers, max_workers] = template
         counts = (
@@ -411,13 +413,14 @@ class _Resolver:
         )
         work = counts[0] * counts[1] * counts[2]
         if profile.curve is None and not template.two_rates and not self._restart:
-            # OASiS (2), as in `build_job`, over the common denominator NANO * bandwidth.
+            # OASiS (2), as in `build_job`, over the common denominator NANO * bandwidth. Gradients
+            # and parameters take 2 * 8 bits per byte of the gradient.
             bandwidth = template.worker_bandwidth or 1
-            comm = 16 * NANO * profile.gradient if template.worker_bandwidth else 0
+            comm = 2 * 8 * NANO * profile.gradient if template.worker_bandwidth else 0
             step = int(workload.minibatch_time[index]) * bandwidth + comm
             divisor = self._slot.numerator * NANO * bandwidth
             required = -(-work * step * self._slot.denominator // divisor)
-            # Fraction-to-float and int / int are correctly rounded, as in `build_job`.
+            # Equal to the bit: int / int is rounded correctly, as Fraction to float in `build_job`.
             step_seconds = step / (NANO * bandwidth)
         else:
             required, step_seconds = work * MICRO, template.step_seconds
@@ -471,7 +474,7 @@ class _Resolver:
             else {count: Fraction(str(rate)) for count, rate in profile.curve.items()}
         )
         return build_job(
-            name="shape",
+            name="template",
             arrival=0,
             epochs=1,
             chunks=max_workers,
@@ -479,7 +482,7 @@ class _Resolver:
             speed=speed,
             worker=worker,
             ps=ps,
-            utility=Deadline(0.0, 0.0),
+            utility=Deadline(0.0, 0.0),  # `job` replaces it
             slot_seconds=self._slot,
             worker_bandwidth=profile.worker.get(BANDWIDTH, 0),
             ps_bandwidth=(profile.ps or {}).get(BANDWIDTH, 0),
@@ -490,7 +493,7 @@ class _Resolver:
 
 
 def _check_size(name: str, arrival: int, required: int, fastest: int) -> None:
-    """Refuse a job that arrives too late or takes too long to be simulated in these slots."""
+    """Raise `InputError` if a job arrives too late or takes too long for slots of this length."""
     location, hint = f"job {quote_for_display(name)}", "make slots longer"
     bounds.SLOT.check(arrival, location, hint)
     bounds.PROGRESS.check(required, location, hint)
@@ -498,7 +501,7 @@ def _check_size(name: str, arrival: int, required: int, fastest: int) -> None:
 
 
 def _utility(workload: Workload, index: int, target: float) -> Utility:
-    """Return the stated utility of a job; of one that states none, a utility of 0."""
+    """Return the stated utility of a job; 0 if it states none, which the caller replaces."""
     value = float(workload.value[index])
     if workload.kind[index] == "deadline":
         return Deadline(value, target)
@@ -525,7 +528,7 @@ def _amount(name: str, value: int) -> int | float | str:
 
 
 _ANY: frozenset[str] = frozenset({"", "*", "any", "gpu", "none", "null", "unknown", "n/a", "-"})
-"""Words of traces that don't name a type, in lower case."""
+"""Words in place of a type, in lower case, which mean any type."""
 
 
 def split_types(text: str | None) -> tuple[str, ...]:
@@ -535,29 +538,29 @@ def split_types(text: str | None) -> tuple[str, ...]:
 
 
 def choose_resource(types: Sequence[str], cluster: Cluster) -> str | None:
-    """Return the resource that counts the GPUs of a job; None if no server has a type of them.
+    """Return the resource of the GPUs that a job requests; None if no server has its types.
 
     It is ``gpu`` if the cluster's servers name no types, or the job may run on all of them. Of
-    several types, the most numerous is chosen, because a job requests one resource.
+    several types, the most numerous is chosen, because a job can only request one resource.
     """
     kinds = [name for name in cluster.resources if is_gpu_kind(name)]
     if not types or not kinds:
         return GPU
-    best = {kind for name in types for kind in _closest(name, kinds)}
-    found = [kind for kind in kinds if kind in best]
-    totals = {name: int(cluster.capacity[:, cluster.column[name]].sum()) for name in found}
-    if len(found) > 1 and len(found) == len(kinds):
+    closest = {kind for name in types for kind in _closest(name, kinds)}
+    allowed = [kind for kind in kinds if kind in closest]
+    totals = {name: int(cluster.capacity[:, cluster.column[name]].sum()) for name in allowed}
+    if len(allowed) > 1 and len(allowed) == len(kinds):
         all_gpus = int(cluster.capacity[:, cluster.column[GPU]].sum())
         if sum(totals.values()) == all_gpus:  # no server has GPUs of an unknown type
             return GPU
-    return max(found, key=totals.__getitem__) if found else None
+    return max(allowed, key=totals.__getitem__) if allowed else None
 
 
 def _closest(name: str, kinds: Sequence[str]) -> list[str]:
     """Return the resources ``gpu/KIND`` that a trace's name of a type is likely to mean.
 
-    One name may say more than the other: ``Tesla-V100-SXM2-32GB`` is a ``v100``, unless there is a
-    ``v100-32gb``. The closest resources have the most words in common, and the fewest others.
+    Either name may have more words: ``Tesla-V100-SXM2-32GB`` is a ``v100``, unless there is a
+    ``v100-32gb``. The closest resources have the most common words, then the fewest other words.
     """
     wanted = _words(name)
     scores: dict[str, tuple[int, int]] = {}
