@@ -22,23 +22,23 @@ from shadowprice.traces.text import Check, CheckedTable, RowRules, file_error, r
 _UNITS_TO_FIND: Final = (
     *(("minutes", 60.0), ("hours", 3600.0), ("milliseconds", 0.001), ("days", 86400.0)),
 )
-_EQUAL: Final = (0.95, 1.05)  # ratios of equal run times, of which one may be rounded
-_MIN_SHARE: Final = 0.9  # of run times whose unit is the same
-_MIN_EQUAL: Final = 3  # run times that show a unit: that of a suspended job may agree by chance
-_MAX_EARLY_SHARE: Final = 0.5  # of deadlines before the submission; above, they are other values
+_EQUAL: Final = (0.95, 1.05)  # ratios at which two run times count as equal: one may be rounded
+_MIN_SHARE: Final = 0.9  # minimum share of run times that must show the same unit
+_MIN_EQUAL: Final = 3  # minimum run times that must show it: a suspended job may agree by chance
+_MAX_EARLY_SHARE: Final = 0.5  # of deadlines before the submission; above it, they aren't deadlines
 _IDS: Final = r"^\s*(?:[1-9]\d*, ?(?:0*[1-9]\d?|\d{4,})|\d+(?:, ?\d{1,2}){2,})\s*$"
-"""Numbers of GPUs such as 4,5: not 4.5 of them. 0,5 and 2,0 have decimal commas."""
+"""Ids of GPUs such as 4,5, which aren't 4.5 GPUs. 0,5 and 2,0 are numbers with decimal commas."""
 _QUOTED_IDS: Final = r"^\s*(?:\d+(?:, ?\d{1,2})+|\d+, ?\d{4,})\s*$"
-"""Those of a table with commas between columns, which has no decimal commas."""
+"""Ids of GPUs in a table with commas between columns, which has no decimal commas."""
 _STEP: Final = r"^(\d+(?:[_+]\d+)?)\.(?:batch|extern|interactive|\d+)$"
 """Name of a step in Slurm's accounting; its group is the job."""
-_MAX_SECONDS: Final = 1e18  # of hundreds of digits too; far above the limit of a duration
+_MAX_SECONDS: Final = 1e18  # finite, and far above the limit of a duration
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
 _HTCONDOR_STATES: Final = {"3": "cancelled", "4": "passed"} | dict.fromkeys(
     ("1", "2", "5", "6", "7"), "unfinished"
 )
 """HTCondor's JobStatus: idle, running, removed, completed, held, transferring and suspended."""
-_NAMES: Final = ("job", "tenant", "user")  # the user is the tenant of rows without one
+_NAMES: Final = ("job", "tenant", "user")  # meanings of columns with names
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
 _SERIAL_HINT: Final = (
     "format the cells as yyyy-mm-dd hh:mm:ss before you save them; "
@@ -148,7 +148,7 @@ def read_csv_log(path: Path, context: ImportContext) -> Trace:
 
 
 def _without_empty_surplus(width: int, fields: Sequence[str]) -> Sequence[str] | None:
-    """Return a row without empty fields after its last column, or None if it has others."""
+    """Return a row without its surplus fields if all of them are empty, else None."""
     return None if any(field.strip() for field in fields[width:]) else fields[:width]
 
 
@@ -176,7 +176,7 @@ def _read_jobs(
         if merged is not None:
             table.frame = merged
         elif "job" in columns.guessed:
-            # A column of names rather than of ids.
+            # The names aren't unique: a column of names, not of ids.
             repeated = int(table.frame[named].is_duplicated().sum())
             column = quote_for_display(named)
             context.tally.add("read", f"column {column} repeats; jobs are named by line", repeated)
@@ -192,7 +192,7 @@ def _read_jobs(
             column, reason = columns.ignored[meaning]
             text = f"{meaning}: column {quote_for_display(column)} isn't used: {reason}"
             context.tally.add("ignored", text, counts[column])
-    # The run time of a job that runs is the one so far.
+    # The run time of a running job isn't final.
     is_running = (pl.col("_status") == "unfinished") & pl.col("_end").is_null()
     table.drop(is_running & (pl.col("_duration") > 0), job_log.RUNNING)
     job_log.check_times(table, names)
@@ -210,10 +210,10 @@ def _read_jobs(
 
 
 def _without_zero_times(texts: pl.Series) -> pl.Series:
-    """Replace times that stand for a missing one by null."""
+    """Replace zero values of clocks, which stand for missing times, by null."""
     text = pl.col("text")
     year = text.str.strip_chars().str.slice(0, 4)
-    # Seconds since the beginning of a log, written as times, begin in 1970 too.
+    # In a log that counts from 0 but writes dates, all times are of 1970, and 0 is a time.
     counts_from_zero = (year == "1970").all() & ~log_values.is_zero_time(text).all()
     is_missing = log_values.is_zero_time(text) & ~((year == "1970") & counts_from_zero)
     return texts.to_frame("text").select(pl.when(~is_missing).then(text))["text"]
@@ -232,14 +232,14 @@ class _Log:
     ) -> None:
         self.table = table
         self.order_notes: dict[str, str] = {}
-        """By column of times, which other column showed the order of its days and months."""
+        """Notes by column of times whose order of days and months another column showed."""
         self._zone = zone
         self._order = order
         self._time_columns = time_columns
         self._separator = separator
         self._columns = log_columns.LogColumns({}, frozenset(), {})
         self._names = self._columns.names
-        # Of the rows before checks: a guess that fits is read only once.
+        # Caches of columns as read before the checks, because a guess is read to see if it fits.
         self._read_times_of: dict[tuple[str, bool], log_values.Times] = {}
         self._read_values_of: dict[tuple[str, str], pl.Series] = {}
         self._checks: list[Check] = []
@@ -248,8 +248,8 @@ class _Log:
     def misfit(self, meaning: str, column: str) -> str | None:
         """Return why a column's values can't have a meaning, or None if they can.
 
-        A job needs its times, run time and GPUs, so that one readable value is enough, and the
-        others are faults. Other columns are only used if all of their values are readable.
+        A column that jobs need (times, run time, GPUs) fits if any value is readable; the other
+        values are faults. Other columns only fit if all of their values are readable.
         """
         self._names = {meaning: column}
         texts = self._texts(meaning)
@@ -257,7 +257,7 @@ class _Log:
             texts = _without_zero_times(texts)
             try:
                 times = self._times(texts, column, may_miss=meaning != "submit")
-            except InputError as error:  # a needed column: the user decides on days and months
+            except InputError as error:  # unclear days and months: an error of a needed column
                 fault = error.faults[0]
                 hint = f"; {fault.hint}" if fault.hint else ""
                 return f"{fault.message}{hint}" if meaning == "deadline" else None
@@ -305,7 +305,7 @@ class _Log:
         self._expect("duration", "is not a duration", _SPAN_HINT)
         for meaning in ("duration", "wait", "time_limit"):
             if meaning in self._names:
-                # Infinity is UNLIMITED.
+                # UNLIMITED is read as infinity.
                 span = pl.col(f"_{meaning}")
                 valid = span.is_null() | span.is_infinite() | (span <= bounds.SECONDS.maximum)
                 self._checks.append(Check(valid, self._names[meaning], bounds.SECONDS.broken))
@@ -328,7 +328,7 @@ class _Log:
             self.table.count_repairs(is_unknown, "unknown state", "kept")
 
     def _compare_durations(self) -> None:
-        """Find the unit of plain numbers of run times from the starts and ends."""
+        """Compare run times with starts and ends, and find the unit of plain numbers by them."""
         span, duration = pl.col("_end") - pl.col("_start"), pl.col("_duration")
         texts = log_values.with_points(self._texts("duration"))
         numbers = log_values.map_texts(texts, log_values.parse_number, pl.Float64())
@@ -364,7 +364,7 @@ class _Log:
             try:
                 times = read(self._order)
             except InputError:
-                # Dates of one log have one form, and another column may show it.
+                # All dates of a log have one order, which another column may show.
                 order, shown_by = log_values.date_order(
                     self.table.frame[name] for name in self._time_columns
                 )
@@ -380,7 +380,7 @@ class _Log:
         return self._read_times_of[column, may_miss]
 
     def _read_times(self) -> bool:
-        """Add submit, start, end, wait and deadline."""
+        """Add submit, start, end, wait and deadline; return whether times count from 1970."""
         times: dict[str, log_values.Times] = {}
         for meaning in ("submit", "start", "end"):
             texts = _without_zero_times(self._texts(meaning))
@@ -439,10 +439,10 @@ class _Log:
         submit = times["submit"]
         later = submit.later + waits
         starts = replace(submit, seconds=submit.seconds + waits, later=later)
-        del times["submit"]  # in the order in which they happen
-        others = {"submit": submit, "start": starts, **times}
+        del times["submit"]
+        in_order = {"submit": submit, "start": starts, **times}  # as `choose_readings` expects
         times.clear()
-        times.update(others)
+        times.update(in_order)
 
     def _read_deadlines(self, *, absolute: bool) -> None:
         """Add deadlines, which are times as the submissions are, and may not come before them."""
@@ -480,12 +480,12 @@ class _Log:
         self._checks.append(Check(pl.lit(~is_early), column, message, _DEADLINE_HINT))
 
     def _read_resources(self) -> None:
-        """Add gpus, gpu_type, cpus and memory, in all."""
+        """Add the job's total gpus, cpus and memory, and gpu_type."""
         per_node = "gpus_per_node" in self._names
         source = "gpus_per_node" if per_node else "gpus"
         nothing = log_values.Tres(gpus=0.0)
         texts = self._texts(source)
-        # PER_TASK:gpu:1 doesn't say how many GPUs a job has.
+        # Other scopes, such as PER_TASK:gpu:1, don't show how many GPUs a job has.
         scopes = {"", "node" if per_node else "job"}
         tres = [
             nothing if text is None else held if held and held.gpus_per in scopes else None
@@ -504,7 +504,7 @@ class _Log:
         )
         frame = self.table.frame.with_columns(log_values.tres_columns(tres))
         nodes = pl.lit(self._values("nodes")).fill_null(1.0) if per_node else 1.0
-        # A type with a MIG profile: the GPUs are slices, unless their list says so already.
+        # If the type is a MIG profile, the GPUs are slices, unless their list already said so.
         share = pl.when(~pl.col("_has_slices")).then(pl.lit(slices)).fill_null(1.0)
         self.table.frame = frame.with_columns(
             _gpus=pl.col("_gpus") * nodes * share,
@@ -532,7 +532,7 @@ class _Log:
         self.table.frame = self.table.frame.with_columns(column)
 
     def _values(self, meaning: str) -> pl.Series:
-        """Return what is read from each text of a column; null if it can't be."""
+        """Return the values of a column; null if a text can't be read."""
         column = self._names.get(meaning, "")
         if (meaning, column) not in self._read_values_of:
             read, _, kind = _READERS[meaning]
@@ -585,14 +585,14 @@ def _limit(column: str, text: str) -> float | None:
 
 
 def _bytes(column: str, text: str) -> int | None:
-    number = log_values.parse_number(text)  # with separators of thousands, or decimals
+    number = log_values.parse_number(text)  # `parse_bytes` reads no separators of thousands
     return log_values.parse_bytes(
         text if number is None else f"{number:f}", log_columns.bytes_unit(column)
     )
 
 
 def _cores(_: str, text: str) -> float | None:
-    """Return a number of cores, which Kubernetes also writes in thousandths: 500m."""
+    """Return a number of cores, which may be in thousandths as in Kubernetes: ``500m``."""
     thousandths = re.fullmatch(r"(\d+)m", text.strip())
     return float(thousandths[1]) / 1000 if thousandths else log_values.parse_number(text)
 
@@ -608,7 +608,7 @@ def _gpus(column: str, text: str) -> log_values.Tres | None:
 
 
 def _shown(text: str) -> str:
-    """Return the item of a list of resources that can't be read, or all of another text."""
+    """Return the invalid item of a list of resources, or the whole text if it isn't a list."""
     return (log_values.invalid_item(text) if "=" in text or ":" in text else None) or text
 
 
@@ -625,4 +625,4 @@ _READERS: Final[dict[str, _Reader]] = {
     "memory": (_bytes, "an amount of memory", pl.Int64()),
     "status": (_status, "a known state", pl.String()),
 }
-"""By meaning: how a text of a column is read, and the kind of value in words and as a type."""
+"""By meaning: the parser of a column's text, and the kind of value in words and as a type."""

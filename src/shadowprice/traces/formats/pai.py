@@ -81,9 +81,9 @@ def read_pai(path: Path, context: ImportContext) -> Trace:
         joined = joined.join(instances, on="job_name", how="left").with_columns(
             first_start=pl.coalesce("instance_start", "first_start")
         )
-    started = pl.coalesce("first_start", "start_time")
-    late = joined.filter(started >= pl.col("end_time"))
-    tally.add("dropped", "no run time between first start and end", late.height)
+    started = pl.coalesce("first_start", "start_time")  # ``start_time`` is the submission
+    never_ran = joined.filter(started >= pl.col("end_time"))
+    tally.add("dropped", "no run time between first start and end", never_ran.height)
     joined = joined.filter(started < pl.col("end_time"))
     early_count = joined.filter(started < pl.col("start_time")).height
     tally.add("repaired", "a task starts before its job's submission; queueing is 0", early_count)

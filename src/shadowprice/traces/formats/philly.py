@@ -146,7 +146,7 @@ def _read_log(path: Path, context: ImportContext) -> Trace:
 
 
 def _check_log_head(path: Path, head: str) -> None:
-    """Refuse a file that doesn't start like a list of jobs, before all of it is read."""
+    """Raise `InputError` if a file doesn't start like a list of jobs, before all of it is read."""
     first = head[1:].lstrip()
     if head[0] != "[" or not first.startswith(("{", "]")):
         raise file_error(path, "is not a JSON list of jobs", "", 1)
@@ -190,7 +190,7 @@ def _job(entry: Mapping[str, Any], context: ImportContext) -> dict[str, object] 
     if not runs:
         tally.add("dropped", "no attempt ran on a GPU", 1)
         return None
-    _, _, gpus = max(runs, key=lambda run: run[1])
+    _, _, gpus = max(runs, key=lambda run: run[1])  # those of the longest attempt
     if any(run[2] != gpus for run in runs):
         tally.add(
             "repaired", "attempts differ in GPUs; GPU-time is kept at those of the longest", 1

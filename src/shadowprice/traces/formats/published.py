@@ -9,7 +9,7 @@ import polars as pl
 
 from shadowprice.core.errors import InputError
 from shadowprice.results.columns import typed_columns
-from shadowprice.traces.log_values import each, parse_state
+from shadowprice.traces.log_values import map_texts, parse_state
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import CheckedTable, column_names, file_error, read_head, read_table
@@ -54,7 +54,7 @@ def read_acme(path: Path, context: ImportContext) -> Trace:
 
 
 def _timed_columns(table: CheckedTable, run: pl.Expr) -> dict[str, pl.Expr | str]:
-    """Return the columns that Acme and Helios share; ``run`` is the run time."""
+    """Return the columns that Acme and Helios share; ``run`` is the run time in seconds."""
     return {
         "job": "job_id",
         "submit": "submit_time",
@@ -63,7 +63,7 @@ def _timed_columns(table: CheckedTable, run: pl.Expr) -> dict[str, pl.Expr | str
         "gpus": "gpu_num",
         "cpus": "cpu_num",
         "user": "user",
-        "status": pl.lit(each(table.frame["state"], parse_state, pl.String())),
+        "status": pl.lit(map_texts(table.frame["state"], parse_state, pl.String())),
     }
 
 
@@ -190,9 +190,9 @@ def read_vc_sizes(path: Path) -> pl.DataFrame:
     tenants = [name for name in names if name not in {"date", "total"}]
     columns = typed_columns("date total:i") | dict.fromkeys(tenants, pl.Int64())
     frame = read_table(path, columns, ImportContext()).done()
-    wrong = frame.filter(pl.sum_horizontal(tenants) != pl.col("total"))
-    if not wrong.is_empty():
-        line = wrong.item(0, "line")
+    inconsistent = frame.filter(pl.sum_horizontal(tenants) != pl.col("total"))
+    if not inconsistent.is_empty():
+        line = inconsistent.item(0, "line")
         raise file_error(path, "the GPUs do not add up to the total", "", line)
     long = frame.unpivot(on=tenants, index="date", variable_name="tenant", value_name="gpus")
     return long.filter(pl.col("gpus") > 0).with_columns(pl.col("date").str.to_date())
@@ -206,7 +206,7 @@ _ITP_ELASTICFLOW: Final = typed_columns(
 _ITP_PHILLY: Final = typed_columns(
     "job_id submit_time:f model_name ddl:f batch_size:i num_gpu:i duration:f iteration:i"
 )
-_ITP_ALIKE: Final = {
+_ITP_RENAMED: Final = {  # to the columns of the other layouts
     "submit_time": "submission_time",
     "ddl": "deadline",
     "iteration": "num_iteration",
@@ -241,15 +241,16 @@ def read_itp(path: Path, context: ImportContext) -> Trace:
         message = "isn't the header of an ITP trace"
         raise file_error(path, message, f"use {headers}", 1)
     table = read_table(path, layout, context)
-    table.frame = table.frame.rename({old: new for old, new in _ITP_ALIKE.items() if old in layout})
+    renamed = {old: new for old, new in _ITP_RENAMED.items() if old in layout}
+    table.frame = table.frame.rename(renamed)
     table.check(pl.col("submission_time") >= 0, "submission_time", "is negative or missing")
     table.check_positive("duration", "num_gpu")
     described = layout is not _ITP_RAW
     if described:
         table.check_positive("num_iteration", "batch_size")
         table.check(pl.col("model_name").is_not_null(), "model_name", "is missing")
-        late = pl.col("deadline") > pl.col("submission_time")
-        table.check(late, "deadline", "is not after submission")
+        is_valid = pl.col("deadline") > pl.col("submission_time")
+        table.check(is_valid, "deadline", "is not after submission")
     extra = {"model": "model_name", "iterations": "num_iteration"} if described else {}
     extra |= {name: name for name in ("batch_size", "deadline") if described}
     jobs = table.jobs(
@@ -262,7 +263,7 @@ _OPENB: Final = typed_columns(
     "name cpu_milli:i memory_mib:i num_gpu:i gpu_milli:i gpu_spec qos pod_phase creation_time:f "
     "deletion_time:f scheduled_time:f"
 )
-_DENSE_SINCE: Final = 9.0e6
+_DENSE_SINCE: Final = 9.0e6  # second from which the trace has all pods; a few are older
 
 
 @trace_format(
@@ -321,7 +322,7 @@ def read_openb(path: Path, context: ImportContext) -> Trace:
         cpus=pl.col("cpu_milli") / 1000,
         memory=pl.col("memory_mib") * 2.0**20,
         workers=pl.lit(1),
-        status=pl.lit(each(table.frame["pod_phase"], parse_state, pl.String())),
+        status=pl.lit(map_texts(table.frame["pod_phase"], parse_state, pl.String())),
     )
     return build_trace("openb", jobs, path, context.tally, absolute=False)
 

@@ -48,11 +48,11 @@ _FLAGS: Final = frozenset(
 """Flags that Slurm adds to a job's state."""
 _TENANTS: Final = {name.lower(): name for name in ("Account", "User", "Group", "Partition", "QOS")}
 _TRES: Final = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
-_FIRST_GRES: Final = 2  # index of the first of them that lists GRES
+_FIRST_GRES: Final = 2  # index of the first column in `_TRES` with GRES
 _UNKNOWN_TOTALS: Final = frozenset({"task", "socket", "several"})
-"""What GPUs count for if their number in all isn't known."""
+"""Scopes of GPUs (`Tres.gpus_per`) from which a job's total doesn't follow."""
 _NO_SPANS: Final = ("invalid", "unlimited", "partition_limit", "infinite")
-"""Durations that aren't known; sacct writes INVALID if the times contradict each other."""
+"""Words for unknown durations; sacct writes INVALID if the times contradict each other."""
 _SPANS: Final[Mapping[str, Callable[[str], float | None]]] = {
     **dict.fromkeys(("Elapsed", "ElapsedRaw", "Timelimit"), log_values.parse_seconds),
     "TimelimitRaw": lambda text: log_values.parse_seconds(text, 60.0),
@@ -60,13 +60,13 @@ _SPANS: Final[Mapping[str, Callable[[str], float | None]]] = {
 _CORES: Final = ("AllocCPUS", "NCPUS", "ReqCPUS")
 _COUNTS: Final = ("NNodes", "AllocNodes", *_CORES)
 _FIRST_NO_NUMBER: Final = 2**32 - 2  # Slurm's NO_VAL; INFINITE is the next one
-_MAX_BYTES: Final = 2.0**62  # fits into an integer, and is above the limit of a job's memory
+_MAX_BYTES: Final = 2.0**62  # fits into 64 bits, and is above the limit of a job's memory
 _NO_TRES: Final = log_values.Tres()
-_MAX_DIGITS: Final = 9  # of a number of an array's element
+_MAX_DIGITS: Final = 9  # maximum digits of the index of an array's element
 _MAX_SECONDS_TO_REQUEUE: Final = 86400.0
 """Maximum time from the end of an attempt to the submission of the next one.
 
-Slurm forgets a job that ended MinJobAge ago, five minutes by default."""
+A job can only be requeued until Slurm forgets it: after MinJobAge, five minutes by default."""
 _ARRAY: Final = re.compile(r"\[([^\]]*)\]")
 _DUMP: Final = (
     "sacct --allusers --duplicates --parsable2 --starttime=2024-01-01 --format="
@@ -135,7 +135,7 @@ def _read_jobs(
         hint = f"add {column} to the columns of sacct"
         raise file_error(path, f"has no {column}, which tenant={tenant} reads", hint)
     if table.frame["Cluster"].drop_nulls().n_unique() > 1:
-        # Each cluster counts its own jobs.
+        # Each cluster numbers its own jobs.
         table.frame = table.frame.with_columns(
             JobID=pl.concat_str("JobID", "Cluster", separator="@")
         )
@@ -207,7 +207,7 @@ def _from_text(path: Path, head: str, context: ImportContext) -> CheckedTable:
 def _lines_before_header(head: str) -> int:
     """Return the number of lines before the header, such as the banner of a login node."""
     for number, line in enumerate(head.split("\n", _MAX_LINES_BEFORE_HEADER)):
-        if _ROW.match(line):  # a dump without a header, before one with it
+        if _ROW.match(line):  # a dump without a header: a later header isn't that of the file
             break
         if {"JobID", "State"} <= {*re.findall(r"[A-Za-z]+", line)}:
             return number
@@ -220,6 +220,7 @@ def _find_separator(location: str, line: str) -> str:
     hint = f"write it with {_DUMP}"
     if not names and _ROW.match(line):
         raise InputError(Fault(location, "is not a header", f"leave out --noheader: {_DUMP}"))
+    # The text between two names; in a header of fixed width, it is mostly one blank.
     between = Counter(re.findall(r"(?<=[A-Za-z])[^A-Za-z]+(?=[A-Za-z])", line.replace('"', "")))
     separator = between.most_common(1)[0][0] if names and between else "|"
     if separator.isspace() and separator != "\t":
@@ -236,9 +237,10 @@ def _find_separator(location: str, line: str) -> str:
 
 _MAX_LINES_BEFORE_HEADER: Final = 100
 _SEPARATORS: Final = frozenset("|;\t^~#@!&$?*,")
-"""Characters of sacct's --delimiter that values lack, and commas, if lists of TRES are quoted."""
+"""Separators that values don't contain, and commas, which are valid if values are quoted."""
 _ROW: Final = re.compile(r"\d+(?:[_+.][^\s|]*)?[|;\t^~#@!&$?*,]|\d+(?:[_+.]\S*)? +\S")
 """Beginning of a row, with a job's number."""
+# Patterns of valid values, which show whether the fields of a row are in their columns.
 _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
     "JobID": re.compile(r"\d+(?:[_+.]\S*)?"),
     "State": re.compile(r"[A-Z_]+(?: by \S+)?\+?"),
@@ -249,10 +251,11 @@ _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
 
 
 def _rejoin_fields(header: Sequence[str], fields: Sequence[str]) -> list[str] | None:
-    """Return the fields of a row with bars in its text, such as a job's name.
+    """Return the fields of a row that has bars within a text, such as a job's name.
 
-    sacct writes them as they are. A column that isn't read absorbs the surplus, if the columns that
-    are read have the same, plausible values whichever column that is; otherwise return None.
+    sacct doesn't quote bars. The surplus fields are joined to a column that isn't read, so that the
+    columns that are read have plausible values. Return None if there is no such column, or several
+    such columns give different values.
     """
     surplus = len(fields) - len(header)
     readings: dict[tuple[str, ...], list[str]] = {}
@@ -313,8 +316,8 @@ def _json_jobs(path: Path) -> tuple[list[Any], list[str]]:
         text = read_bytes(path).decode("utf-8-sig").rstrip()
         position = 0
         while position < len(text):
-            # Of the whole text, so that an error names the line of the file.
-            start = next(at for at in range(position, len(text)) if not text[at].isspace())
+            # Decode within the whole text, so that an error has the line number in the file.
+            start = next(i for i in range(position, len(text)) if not text[i].isspace())
             document, position = decoder.raw_decode(text, start)
             listed = document.get("jobs") if isinstance(document, dict) else None
             if not isinstance(listed, list):
@@ -396,7 +399,7 @@ def _tres_text(items: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def _count_pending_arrays(table: CheckedTable, context: ImportContext) -> None:
-    """Drop elements of arrays that haven't started; each is counted."""
+    """Drop the rows of array elements that haven't started; count the elements."""
     is_pending = table.frame["JobID"].str.contains(r"\[")
     count = sum(_elements(name) for name in table.frame["JobID"].filter(is_pending))
     context.tally.add("dropped", "element of an array that never started", count)
@@ -420,7 +423,7 @@ def _elements(name: str) -> int:
 
 
 def _read_times(table: CheckedTable, zone: str) -> list[Check]:
-    """Add times and durations in seconds; return the checks that they could be read."""
+    """Add columns of times and durations in seconds; return the checks of their texts."""
     names = ("Submit", "Eligible", "Start", "End")
     frame = table.frame
     times = log_values.on_one_clock(
@@ -449,7 +452,7 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
     checks = []
     for name in names:
         column = times[name.lower()]
-        # An end of 0 or Unknown is that of a job that runs.
+        # A missing end isn't a fault: the job was still running.
         is_read = (
             column.seconds.is_not_null() | frame[name].is_null() | column.problem.is_not_null()
         ) | column.missing
@@ -467,7 +470,7 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
 
 
 def _read_resources(table: CheckedTable) -> list[Check]:
-    """Add GPUs, cores and memory, allocated or else requested; return their checks."""
+    """Add columns of GPUs, cores and memory, allocated or else requested; return their checks."""
     frame, checks = table.frame, []
     shown = {
         name: log_values.map_texts(frame[name], log_values.invalid_item, pl.String())
@@ -475,7 +478,7 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     }
     for index, name in enumerate(_TRES):
         is_readable = shown[name].is_null()
-        for earlier in _TRES[:index]:  # requested lists often equal the allocated ones
+        for earlier in _TRES[:index]:  # report an item once: requests often equal allocations
             is_readable |= (shown[name] == shown[earlier]).fill_null(False)
         hint = "sacct writes cpu=4,mem=16G,node=1,gres/gpu:a100=2,license/x=1"
         message = "is not a valid resource"
@@ -524,7 +527,7 @@ def _read_resources(table: CheckedTable) -> list[Check]:
 
 
 def _held_resources(row: Sequence[log_values.Tres], nodes: float) -> log_values.Tres:
-    """Return the resources in a row's lists: of each kind, those of the first list that has it."""
+    """Return a row's resources; each kind is taken from the first list that has it."""
     return log_values.Tres(
         _gpus(row, nodes),
         _first(tres.gpu_type for tres in row),
@@ -536,9 +539,9 @@ def _held_resources(row: Sequence[log_values.Tres], nodes: float) -> log_values.
 
 
 def _gpus(row: Sequence[log_values.Tres], nodes: float) -> float | None:
-    """Return the GPUs in all of a row's lists; None if they count by task or socket.
+    """Return a job's total GPUs from its lists; None if they only state GPUs per task or socket.
 
-    GRES are counted by node and TRES in all, unless they say otherwise.
+    GRES are per node and TRES are totals, unless they state another scope.
     """
     is_unknown = False
     for index, tres in enumerate(row):
@@ -555,10 +558,10 @@ def _first(values: Iterable[Any]) -> Any:
 
 
 def _name_reused_numbers(frame: pl.DataFrame, context: ImportContext) -> pl.DataFrame:
-    """Give the jobs of a number that Slurm used again names of their own: 9000, 9000-2.
+    """Give distinct names (9000, 9000-2) to the jobs of a number that Slurm used again.
 
-    A database whose numbers began again lists both. A requeued job has the same user, and is
-    submitted when its earlier attempt ends.
+    A database whose numbers began again lists both jobs. A requeued job isn't another job: it has
+    the same user, and is submitted when its earlier attempt ends.
     """
     rows = frame.sort("_submit", nulls_last=True, maintain_order=True)
     previous_end = pl.col("_end").cum_max().forward_fill().shift(1).over("JobID")
@@ -587,7 +590,7 @@ def _merge_attempts(frame: pl.DataFrame, context: ImportContext) -> pl.DataFrame
     context.tally.add("dropped", "same attempt as an earlier row", len(frame) - len(distinct))
     by_start = distinct.sort("_start", nulls_last=True, maintain_order=True)
     resized = pl.col("State").str.starts_with("RESIZING").fill_null(False)
-    # A part that ends as the job is resized goes on as the next one.
+    # A part that ends because the job is resized continues in the next row: both are one run.
     is_next = resized.shift(1).over("JobID").fill_null(False)
     part = pl.int_range(pl.len()).over("JobID") - is_next.cast(pl.Int64).cum_sum().over("JobID")
     ran = pl.col("_duration").fill_null(0.0)

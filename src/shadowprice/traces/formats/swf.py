@@ -94,7 +94,7 @@ def read_swf(path: Path, context: ImportContext) -> Trace:
 
 
 def _check_first(path: Path, head: str) -> None:
-    """Refuse a file whose first data line is invalid, before all of it is read."""
+    """Raise `InputError` if the first data line is invalid, before all of the file is read."""
     for line, text in enumerate(head.splitlines(), start=1):
         if text.strip() and not text.lstrip().startswith(";"):
             if len(text.split()) != len(_FIELDS):
@@ -108,7 +108,7 @@ def _split(path: Path, context: ImportContext) -> CheckedTable:
     if frame is None:
         return _split_lines(path, context)
     blank = pl.all_horizontal(pl.col(name).is_null() for name in _FIELDS)
-    # Short lines and nan are invalid; reading line by line reports their locations.
+    # Short lines, nan and huge numbers are faults, whose lines `_split_lines` reports.
     if not frame.select((blank | _IN_RANGE.fill_null(False)).all()).item():
         return _split_lines(path, context)
     table = CheckedTable(path, frame, context)
@@ -117,7 +117,7 @@ def _split(path: Path, context: ImportContext) -> CheckedTable:
 
 
 def _parse(data: bytes) -> pl.DataFrame | None:
-    """Parse a log with comments only at the head in one step; return None for other logs."""
+    """Parse a log in one step; return None if it has comments after its head, or isn't valid."""
     head = 0
     for line in data.split(b"\n", 10_000)[:-1]:
         if not line.startswith(b";"):
