@@ -26,11 +26,11 @@ ENVIRONMENT: Final = "SHADOWPRICE_TRACES"
 _JOB_FILES: Final = frozenset({".yaml", ".yml", ".jsonl", ".ndjson"})  # suffixes
 DEFAULT_FOLDER: Final = Path("../shared/traces")
 SELECTION_OPTIONS: Final[Mapping[str, str]] = {
-    "vc": "only these tenants, comma between them",
-    "from": "only jobs submitted so long after the first (2d, 6h)",
-    "to": "only jobs submitted before so long after the first",
-    "limit": "at most so many jobs, the earliest",
-    "skip_invalid": "yes: leave out wrong rows, counted, instead of refusing the file",
+    "vc": "only jobs of these tenants, separated by commas",
+    "from": "only jobs submitted at least this long after the first (2d, 6h)",
+    "to": "only jobs submitted less than this long after the first",
+    "limit": "maximum number of jobs; the earliest are kept",
+    "skip_invalid": "yes: leave out and count invalid rows, instead of refusing the file",
 }
 
 

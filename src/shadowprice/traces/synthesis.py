@@ -50,21 +50,21 @@ class SynthesisOptions:
     """Options of the synthesis of what a trace lacks; `SYNTHESIS_OPTIONS` describes them."""
 
     families: Literal["a100", "v100"] = _option(
-        "a100", "measured model families that jobs without a model are drawn from"
+        "a100", "measured model families, one of which is drawn for each job without a model"
     )
     speed: Literal["auto", "linear", "measured"] = _option(
         "auto",
         "linear: any number of workers, each as fast as one; measured: the measured numbers "
-        "of workers, at their rates; auto: measured where the trace names a measured model",
+        "of workers, at their rates; auto: measured if the trace names a measured model",
     )
     training: Literal["auto", "ps", "allreduce"] = _option(
         "auto",
-        "with parameter servers, or all-reduce without; auto: allreduce for your own log, "
+        "ps: with parameter servers; allreduce: without; auto: allreduce for your own log, "
         "otherwise ps",
     )
     utility: Literal["auto", "default", "drawn"] = _option(
         "auto",
-        "default: that of jobs that state none; drawn: as in OASiS's evaluation; auto: "
+        "default: the utility of jobs that state none; drawn: as in OASiS's evaluation; auto: "
         "default for your own log (csv, sacct), otherwise drawn",
     )
     # The shares of OASiS, section V; time-critical jobs have a decay of 4 to 6 a slot.
@@ -76,7 +76,9 @@ class SynthesisOptions:
     target: Literal["relative", "slots"] = _option(
         "relative", "relative: the traced duration times 1 to `stretch`; slots: 1 to 15 slots"
     )
-    stretch: float = _option(4.0, "largest stretch of a relative target, 1 or more")
+    stretch: float = _option(
+        4.0, "maximum of a relative target, as a multiple of the traced duration, 1 or more"
+    )
     elasticity: float = _option(
         0.0,
         "maximum workers of a job, as a multiple of its traced ones, 1 to 64; 0 means 1 for "
@@ -89,8 +91,8 @@ class SynthesisOptions:
         "requested",
         "whether jobs run on the types of GPU that they requested, if servers name types",
     )
-    # An eighth of 25 Gbps
-    bandwidth: str = _option("3Gbps", "network share of a worker with one GPU")
+    # An eighth of 25 Gbps: a server of `generator.cluster_for` has 8 GPUs
+    bandwidth: str = _option("3Gbps", "network bandwidth of each worker")
 
     def __post_init__(self) -> None:
         for name, kind in _CHOICES.items():

@@ -438,7 +438,7 @@ def read_table(
         if kind.is_numeric():
             number = pl.col(name)
             is_in_range = number.is_null() | (number.abs() <= MAX_INTEGER)
-            table.check(is_in_range, name, "is out of all range", f"write at most {MAX_INTEGER:g}")
+            table.check(is_in_range, name, "is out of range", f"write at most {MAX_INTEGER:g}")
     table.drop(pl.all_horizontal(pl.col(name).is_null() for name in present), "blank line")
     if header and len(texts) == len(present) > 1:
         text_in_header = dict(zip(names, header_names, strict=True))
@@ -579,8 +579,6 @@ def _parse_leniently(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Fields of a row of delimited text."""
-
     line: int  # first line of the row, from 1
     fields: list[str]
     height: int = 1  # number of its lines: a quoted field may contain line breaks
@@ -672,7 +670,7 @@ def _row_values(
         try:
             values.append(_value(text, kind))
         except OverflowError:
-            message = f"{name} {text!r} is out of all range"
+            message = f"{name} {text!r} is out of range"
             return Fault(location, message, f"write at most {MAX_INTEGER:g}")
         except ValueError:
             expected = _NUMBER_WORDS.get(kind, "a value")

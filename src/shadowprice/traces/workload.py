@@ -145,7 +145,7 @@ class Workload:
         elif "gpu" in unknown:
             raise InputError("the jobs use GPUs and no server of the cluster has a resource 'gpu'")
         elif unknown:
-            notes.append(f"the cluster does not count {', '.join(unknown)}: not requested")
+            notes.append(f"the cluster has no {', '.join(unknown)}: not requested")
         if not counts_places:
             resources = {
                 profile: choose_resource(profile.gpu_types, cluster)
@@ -229,7 +229,6 @@ class Workload:
         ]
 
     def _select(self, indices: Sequence[int]) -> Workload:
-        """Return the workload of some of the jobs."""
         changes: dict[str, object] = {}
         for item in fields(self):
             values = getattr(self, item.name)
@@ -249,8 +248,8 @@ class Workload:
         """
         if cluster.slot_seconds != self.slot_seconds:
             raise InputError(
-                f"the jobs were made for slots of {float(self.slot_seconds):g} s and the cluster's "
-                f"last {float(cluster.slot_seconds):g} s; give both the same"
+                f"the jobs were made for slots of {float(self.slot_seconds):g} s, but the "
+                f"cluster's slots last {float(cluster.slot_seconds):g} s; give both the same length"
             )
         resolver = _Resolver(cluster)
         return [resolver.job(self, index) for index in range(len(self))]

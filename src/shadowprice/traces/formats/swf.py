@@ -160,7 +160,7 @@ def _split_lines(path: Path, context: ImportContext) -> CheckedTable:
     ]
     table.frame = table.frame.with_columns(numbers)
     table.check(_NUMBERS, "text", "has a field that is not a number")
-    table.check(_IN_RANGE, "text", "has a number out of all range")
+    table.check(_IN_RANGE, "text", "has a number out of range")
     return table
 
 
