@@ -1,16 +1,16 @@
 """Values of jobs relative to those of their tenant's other jobs.
 
-Without a budget a stated value costs nothing, so values of different tenants can't be compared. A
-job of such a tenant counts with its value times a factor of the tenant: `VALUE_PER_GPU_HOUR`, the
-rate of the default utility, divided by the mean value that the tenant states per GPU-hour. If a
-tenant multiplies all its values by a constant, no job counts differently. A relative value is at
-most that of an `urgent` job with the default utility.
+Without a budget a stated value costs nothing, so values of different tenants can't be compared. The
+relative value of a job is its stated value times a factor: `VALUE_PER_GPU_HOUR`, the rate of the
+default utility, divided by the mean value per GPU-hour that the tenant states. If a tenant
+multiplies all its values by a constant, its relative values stay as they are. A relative value is
+at most that of an `urgent` job with the default utility.
 
-The mean is over the job itself, the tenant's jobs that are admitted and those that finished
-recently. Refused, cancelled and failed jobs don't count. A job that waits, or arrives at the same
-time, counts only if it raises the mean. So jobs that use nothing can't lower it.
+The mean is over the job itself, and the tenant's jobs that are admitted or finished recently.
+Refused, cancelled and failed jobs are left out. A job that waits, or arrives at the same time, is
+included only if it raises the mean. So jobs that use nothing can't lower it.
 
-Jobs with the default utility count as stated. So do jobs of tenants with a budget, because those
+Jobs with the default utility keep their value. So do jobs of tenants with a budget, because those
 tenants pay.
 """
 
@@ -42,7 +42,7 @@ AUTO: Final = "auto"
 SERVICE_VALUES: Final = (AUTO, *VALUE_MODES)
 """How a service interprets stated values.
 
-With `AUTO` they are relative once a tenant is known. Without tenants there is no one to outbid.
+With `AUTO` they are relative once there is a tenant. Without tenants, no one can be outbid.
 """
 
 MEMORY_HORIZONS: Final = 2.0
@@ -52,9 +52,9 @@ Arrivals in the prices of `rolling` decay as fast.
 """
 
 MAX_VALUE_PER_GPU_HOUR: Final = PRIORITY_LEVELS["urgent"].multiple * VALUE_PER_GPU_HOUR
-"""Maximum counted value per GPU-hour: that of an `urgent` job with the default utility.
+"""Maximum relative value per GPU-hour: that of an `urgent` job with the default utility.
 
-Without it, one inflated job would count as much as all of its tenant's admitted and finished jobs.
+Without it, one inflated job could be worth as much as all of its tenant's other jobs together.
 """
 
 MAX_TENANTS: Final = 1_000  # maximum number of tenants with finished jobs that a service stores
@@ -62,17 +62,17 @@ MAX_TENANTS: Final = 1_000  # maximum number of tenants with finished jobs that 
 MIN_SHARE_OF_NOMINAL: Final = 1e-3
 """Minimum value of a job, as a share of its utility if it completed on arrival.
 
-Without a minimum, a utility that falls before the job can complete would count without limit.
+If a utility falls to almost 0 before the job can complete, its factor would grow without limit.
 """
 
 MIN_VALUE: Final = 1e-200
-"""Minimum utility at arrival of a job whose value is relative; smaller ones count as stated.
+"""Minimum utility at arrival of a job whose value is relative; smaller utilities stay as stated.
 
 Every larger value stays a finite positive float when it is scaled.
 """
 
 PRECISION_BITS: Final = 24
-"""Significant bits of counted values. Rounding hides floating-point errors of scaled values."""
+"""Significant bits of relative values. Rounding hides floating-point errors of scaled values."""
 
 MAX_BLOCK_JOBS: Final = 256  # maximum number of jobs in a block of `DensestFirst`
 _FRACTION_BITS: Final = 1074  # binary digits after the point of the smallest positive float

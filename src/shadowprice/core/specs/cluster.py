@@ -72,8 +72,8 @@ def _carry(value: object) -> object:
     raise InputError(f'{quote_for_display(value)} is neither a number of points nor "all"')
 
 
-def _a_period(value: Duration) -> Duration:
-    """Return a period; raise InputError if it isn't in seconds, or is out of bounds."""
+def _check_period(value: Duration) -> Duration:
+    """Return a period; raise InputError if it isn't in whole seconds, or is out of bounds."""
     if value.slots or value.seconds.denominator != 1 or value.seconds < MIN_PERIOD_SECONDS:
         raise InputError(f"a period takes whole seconds, {MIN_PERIOD_SECONDS} at least; write 7d")
     bounds.PERIOD.checked(int(value.seconds))
@@ -84,7 +84,7 @@ class BudgetSpec(fields.Spec):
     """Points that a tenant may spend in a period."""
 
     points: Annotated[fields.NonNegative, fields.max_value(bounds.POINTS)]
-    period: Annotated[fields.DurationField, AfterValidator(fields.as_validator(_a_period))]
+    period: Annotated[fields.DurationField, AfterValidator(fields.as_validator(_check_period))]
     since: Annotated[datetime, BeforeValidator(fields.as_validator(parse_timestamp))] | None = None
     carry: Annotated[
         Annotated[fields.NonNegative, fields.max_value(bounds.POINTS)] | None,

@@ -146,7 +146,7 @@ _EXPECTED: Final[Mapping[str, str]] = {
 
 
 def _expected(issue: Any) -> str:
-    """Return what a field expects; empty if the issue is about something else."""
+    """Return what a field expects; empty if the issue isn't about a type or a choice."""
     match issue["type"]:
         case "literal_error" | "enum" | "no_alternative":
             return str(issue["ctx"]["expected"])
@@ -182,7 +182,7 @@ def issue_text(issue: Any) -> tuple[str, str]:
 
 
 def _type_hint(kind: str, value: object) -> str:
-    """Return the hint for a value of another type than the field's."""
+    """Return the hint for a value of the wrong type; empty if there is none."""
     if kind == "string_type" and (value is None or isinstance(value, int | float)):
         return "quote it if it is text"
     if kind == "list_type":

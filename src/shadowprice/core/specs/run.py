@@ -216,7 +216,6 @@ def _as_argument(value: Any) -> Any:
 
 
 def _check_no_null(value: str, what: str = "it") -> None:
-    """Raise ValueError if a text contains a null character."""
     if "\0" in value:
         raise ValueError(f"{what} contains a null character")
 

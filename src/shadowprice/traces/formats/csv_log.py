@@ -427,7 +427,7 @@ class _Log:
         self._checks += job_log.check_problems(self.table, times, column, label, self._zone)
 
     def _add_start_after_wait(self, times: dict[str, log_values.Times]) -> None:
-        """Add the starts of jobs of which the log has the submission and the wait."""
+        """Add starts, each the submission plus the wait, if the log has waits."""
         if "wait" not in self._names:
             return
         self._read("wait")
@@ -445,7 +445,7 @@ class _Log:
         times.update(in_order)
 
     def _read_deadlines(self, *, absolute: bool) -> None:
-        """Add deadlines, which are times as the submissions are, and may not come before them."""
+        """Add deadlines: times on the clock of the submissions, and not before them."""
         texts = _without_zero_times(self._texts("deadline"))
         self._add("deadline", [None] * len(texts), pl.Float64())
         if texts.null_count() == len(texts):

@@ -582,7 +582,7 @@ def _name_reused_numbers(frame: pl.DataFrame, context: ImportContext) -> pl.Data
 
 
 def _merge_attempts(frame: pl.DataFrame, context: ImportContext) -> pl.DataFrame:
-    """Merge the attempts of requeued jobs: the last one's end, and the earlier ones' lost time."""
+    """Merge the attempts of a requeued job into the last one; earlier ones become lost time."""
     # Dumps of two months both list a job that ran from one to the other.
     distinct = frame.sort("_end", nulls_last=True, maintain_order=True).unique(
         ["JobID", "Submit", "Start"], keep="first", maintain_order=True

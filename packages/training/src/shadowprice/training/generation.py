@@ -108,7 +108,6 @@ def join_group(
 
 
 def _rendezvous_store(rank: int, world: int, timeout: timedelta) -> Any:
-    """Return the store for the rendezvous of all processes of a generation."""
     if world == 1:
         return dist.HashStore()
     store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timeout))
@@ -133,7 +132,7 @@ def _choose_backend(rank: int, world: int, store: Any) -> str:
 
 
 def _own_gpu() -> str:
-    """Return an identifier of this process's GPU, as NCCL compares them; empty if it has none."""
+    """Return an identifier of this GPU for NCCL, which refuses a shared one; empty for none."""
     if not nccl_here():
         return ""
     properties = torch.cuda.get_device_properties(own_device())

@@ -434,7 +434,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _gradients(registered: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the gradients that later steps add to, equal on all workers; empty if cleared."""
+    """Return gradients that later steps add to; empty if the script cleared them."""
     gradients = {
         name: {
             path: parameter.grad
