@@ -123,7 +123,7 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
         hint = error.hint.format(shlex.quote(f"{spec.format.name}:{path}"))
         raise InputError(Fault(str(error.path), error.message, hint)) from error
     except (pl.exceptions.PolarsError, OverflowError) as error:
-        if spec.format.extension is not None:  # reported at the line of its file
+        if spec.format.extension is not None:  # an extension's bug is reported at its line
             raise
         # A column can't hold a number that was parsed leniently, or a product of numbers.
         reason = quote_for_display(str(error).splitlines()[0])

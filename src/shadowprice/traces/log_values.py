@@ -415,22 +415,24 @@ def read_times(
         text = text.str.replace(pattern, replacement)
     numbers = text.cast(pl.Float64, strict=False)
     # 20240305 is a date if all values look so, or if some value isn't a number; else a number.
-    dates = text.str.contains(r"^(?:19|20)\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$")
-    dated = bool(dates.drop_nulls().all()) or numbers.null_count() > text.null_count()
-    numeric = numbers.is_not_null() & ~(dates.fill_null(False) & dated)
-    zero = numbers.is_in([0.0, -1.0]).fill_null(False)
-    has_texts = numeric.sum() < text.is_not_null().sum()
+    looks_like_date = text.str.contains(r"^(?:19|20)\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$")
+    are_dates = bool(looks_like_date.drop_nulls().all()) or numbers.null_count() > text.null_count()
+    is_number = numbers.is_not_null() & ~(looks_like_date.fill_null(False) & are_dates)
+    is_zero = numbers.is_in([0.0, -1.0]).fill_null(False)
+    has_texts = is_number.sum() < text.is_not_null().sum()
     naive, suffix = _naive(text, order, location) if has_texts else (text.clear(len(text)), text)
-    if not has_texts or (numeric.any() and naive.null_count() == len(naive)):  # only numbers
+    if not has_texts or (is_number.any() and naive.null_count() == len(naive)):  # only numbers
         seconds = _scale_numbers(numbers, unit).alias(column.name)
         is_distant = _distant_numbers(numbers, unit)
         is_absolute = bool((seconds.filter(~is_distant) >= FIRST_ABSOLUTE).any())
         is_rounded = is_absolute and _are_rounded(text, numbers, seconds)
         rounded = pl.lit("rounded" if is_rounded else None, dtype=pl.String())
         problem = _evaluate(pl.when(text.is_not_null()).then(rounded))
-        missing = is_distant | (zero & is_absolute) if may_miss else _none_of(text)
-        return _within_range(Times(seconds, seconds, is_absolute, problem, missing, zero, may_miss))
-    zero &= numeric
+        missing = is_distant | (is_zero & is_absolute) if may_miss else _none_of(text)
+        return _within_range(
+            Times(seconds, seconds, is_absolute, problem, missing, is_zero, may_miss)
+        )
+    is_zero &= is_number
     scaled = _scale_numbers(numbers, unit)
     readings = []
     zone_problem = pl.Series([None] * len(text), dtype=pl.String())
@@ -438,7 +440,7 @@ def read_times(
         local = naive.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
         shift, zone_problem = _offsets(naive, suffix, zone, ambiguous)
         read = (
-            pl.when(numeric)
+            pl.when(is_number)
             .then(scaled)
             .when(zone_problem.is_not_null())
             .then(None)
@@ -447,14 +449,14 @@ def read_times(
             .otherwise(naive.dt.epoch("us") / 1e6 - shift)
         )
         readings.append(_evaluate(read).alias(column.name))
-    first, later = readings
-    skipped = pl.when(naive.is_not_null() & first.is_null()).then(pl.lit("skipped"))
+    earlier, later = readings
+    skipped = pl.when(naive.is_not_null() & earlier.is_null()).then(pl.lit("skipped"))
     problem = _evaluate(pl.coalesce(zone_problem, skipped))
     missing = _none_of(text)
     if may_miss:
-        is_distant = _distant_numbers(_evaluate(pl.when(numeric).then(numbers)), unit)
-        missing = is_distant | zero | _distant_texts(first)
-    return _within_range(Times(first, later, True, problem, missing, zero, may_miss))
+        is_distant = _distant_numbers(_evaluate(pl.when(is_number).then(numbers)), unit)
+        missing = is_distant | is_zero | _distant_texts(earlier)
+    return _within_range(Times(earlier, later, True, problem, missing, is_zero, may_miss))
 
 
 def _are_rounded(text: pl.Series, numbers: pl.Series, seconds: pl.Series) -> bool:

@@ -401,7 +401,7 @@ def _utilities(
         for timed, index in zip(has_deadline, classes, strict=True)
     ]
     kinds: list[UtilityKind] = ["deadline" if timed else "sigmoid" for timed in has_deadline]
-    if options.utility == "default":
+    if options.utility == "default":  # such jobs only keep deadlines of the trace
         within = np.where(has_deadline, within, -1)
         names = ["default"] * count
         kinds = ["default"] * count
@@ -462,7 +462,7 @@ class JobSpeeds:
         iterations = frame["iterations"].fill_null(0).to_numpy().astype(np.int64)
         duration = frame["duration"].fill_null(np.nan).to_numpy().astype(np.float64)
         steps = np.array([family.step_seconds for family in families])
-        factor = options.elasticity or 2.0
+        factor = options.elasticity or 2.0  # 0 means 2, or all measured numbers (`_measure`)
         max_workers = np.clip(np.floor(traced * factor), traced, np.maximum(MAX_WORKERS, traced))
         self.max_workers = max_workers.astype(np.int64)
         self.min_workers = traced.copy() if options.elasticity == 1 else np.ones_like(traced)

@@ -193,10 +193,11 @@ class Check:
 
 
 class CheckedTable:
-    """Rows of a file with their line numbers, with validation.
+    """Rows of a file with their line numbers, and methods that drop or refuse some of them.
 
-    ``frame`` contains the rows that are valid so far, with an integer column ``line``.
-    ``location`` is the format of a row's location in errors, with ``{}`` for the line.
+    ``frame`` contains the rows that are valid so far, with an integer column ``line``. `done`
+    raises the faults of all refused rows. ``location`` is the format of a row's location in errors,
+    with ``{}`` for the line.
     """
 
     def __init__(
@@ -277,7 +278,7 @@ class CheckedTable:
             self.check(pl.col(column) > 0, column, "is not above 0")
 
     def check_run(self, pattern: str) -> pl.Expr:
-        """Return the checked run time of jobs; those that never ran are dropped and counted."""
+        """Parse submit, start and end times; return run times. Drop jobs that never ran."""
         start, end = pl.col("start_time"), pl.col("end_time")
         self.drop(start.is_null() | end.is_null(), "no start or end: never ran")
         for column in ("submit_time", "start_time", "end_time"):

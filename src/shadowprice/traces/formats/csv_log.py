@@ -163,22 +163,24 @@ def _read_jobs(
     absolute = log.read(columns)
     log.check()
     table.frame = table.frame.with_columns(_lost=pl.lit(None, dtype=pl.Float64()))
-    named = names.get("job")
-    if named == "JobID" and "State" in table.frame.columns:
-        name = pl.col(named)
-        is_of_job = name.str.extract(_STEP, 1).is_in(table.frame[named].drop_nulls().implode())
+    name_column = names.get("job")
+    if name_column == "JobID" and "State" in table.frame.columns:
+        name = pl.col(name_column)
+        is_of_job = name.str.extract(_STEP, 1).is_in(
+            table.frame[name_column].drop_nulls().implode()
+        )
         table.drop(is_of_job, job_log.STEP_OF_A_JOB)
-    if named:
-        table.frame = job_log.drop_repeated_rows(table.frame, named, context.tally)
-    if named and table.frame[named].drop_nulls().is_duplicated().any():
+    if name_column:
+        table.frame = job_log.drop_repeated_rows(table.frame, name_column, context.tally)
+    if name_column and table.frame[name_column].drop_nulls().is_duplicated().any():
         same = [names[meaning] for meaning in ("tenant", "user") if meaning in names]
-        merged = job_log.merge_attempts(table.frame, named, [*same, "_gpus"], context.tally)
+        merged = job_log.merge_attempts(table.frame, name_column, [*same, "_gpus"], context.tally)
         if merged is not None:
             table.frame = merged
         elif "job" in columns.guessed:
             # The names aren't unique: a column of names, not of ids.
-            repeated = int(table.frame[named].is_duplicated().sum())
-            column = quote_for_display(named)
+            repeated = int(table.frame[name_column].is_duplicated().sum())
+            column = quote_for_display(name_column)
             context.tally.add("read", f"column {column} repeats; jobs are named by line", repeated)
             del names["job"]
     for meaning in log_columns.HEADERS:
@@ -196,8 +198,8 @@ def _read_jobs(
     is_running = (pl.col("_status") == "unfinished") & pl.col("_end").is_null()
     table.drop(is_running & (pl.col("_duration") > 0), job_log.RUNNING)
     job_log.check_times(table, names)
-    own = names.get("job")
-    job = pl.col(own) if own else pl.format("job-{}", pl.col("line"))
+    unique_name = names.get("job")  # None if the names repeat
+    job = pl.col(unique_name) if unique_name else pl.format("job-{}", pl.col("line"))
     jobs = table.jobs(
         job=job,
         **job_log.job_columns(),
@@ -240,8 +242,8 @@ class _Log:
         self._columns = log_columns.LogColumns({}, frozenset(), {})
         self._names = self._columns.names
         # Caches of columns as read before the checks, because a guess is read to see if it fits.
-        self._read_times_of: dict[tuple[str, bool], log_values.Times] = {}
-        self._read_values_of: dict[tuple[str, str], pl.Series] = {}
+        self._times_cache: dict[tuple[str, bool], log_values.Times] = {}
+        self._values_cache: dict[tuple[str, str], pl.Series] = {}
         self._checks: list[Check] = []
         self._faults: list[Fault] = []  # of whole columns
 
@@ -350,7 +352,7 @@ class _Log:
         self.table.count_repairs(differs, "run time differs from the end minus the start", "kept")
 
     def _times(self, texts: pl.Series, column: str, *, may_miss: bool) -> log_values.Times:
-        if (column, may_miss) not in self._read_times_of:
+        if (column, may_miss) not in self._times_cache:
             location = f"{self.table.path}: column {quote_for_display(column)}"
             zone = "UTC" if log_columns.is_utc(column) else self._zone
             read = partial(
@@ -376,8 +378,8 @@ class _Log:
                     f"dates of column {quote_for_display(column)}: {first} come first, "
                     f"as column {quote_for_display(shown_by)} shows"
                 )
-            self._read_times_of[column, may_miss] = times
-        return self._read_times_of[column, may_miss]
+            self._times_cache[column, may_miss] = times
+        return self._times_cache[column, may_miss]
 
     def _read_times(self) -> bool:
         """Add submit, start, end, wait and deadline; return whether times count from 1970."""
@@ -412,8 +414,8 @@ class _Log:
         ).items():
             self._add(meaning, seconds, pl.Float64())
         for meaning, column in times.items():
-            is_judged = column.problem.is_not_null() | column.missing
-            self._expect(meaning, "is not a time", _TIME_HINT, is_judged)
+            has_other_check = column.problem.is_not_null() | column.missing
+            self._expect(meaning, "is not a time", _TIME_HINT, has_other_check)
         if "wait" in self._names:
             hint = f"{_SPAN_HINT}, or leave the column out: --map wait="
             self._expect("wait", "is not a duration", hint)
@@ -474,8 +476,8 @@ class _Log:
             return
         self._add("deadline", seconds, pl.Float64())
         self._expect_valid("deadline", times)
-        is_judged = times.problem.is_not_null() | times.missing
-        self._expect("deadline", "is not a time", _DEADLINE_HINT, is_judged)
+        has_other_check = times.problem.is_not_null() | times.missing
+        self._expect("deadline", "is not a time", _DEADLINE_HINT, has_other_check)
         message = "is before the submission"
         self._checks.append(Check(pl.lit(~is_early), column, message, _DEADLINE_HINT))
 
@@ -534,7 +536,7 @@ class _Log:
     def _values(self, meaning: str) -> pl.Series:
         """Return the values of a column; null if a text can't be read."""
         column = self._names.get(meaning, "")
-        if (meaning, column) not in self._read_values_of:
+        if (meaning, column) not in self._values_cache:
             read, _, kind = _READERS[meaning]
             texts = self._texts(meaning)
             if meaning != "status":
@@ -545,14 +547,14 @@ class _Log:
                 is_ids = self._texts(meaning).str.contains(ids).fill_null(False)
                 read_values = [None if a else b for a, b in zip(is_ids, values, strict=True)]
                 values = pl.Series(values.name, read_values, dtype=kind)
-            self._read_values_of[meaning, column] = values
-        return self._read_values_of[meaning, column]
+            self._values_cache[meaning, column] = values
+        return self._values_cache[meaning, column]
 
     def _read(self, meaning: str) -> None:
         self._add(meaning, self._values(meaning), _READERS[meaning][2])
 
     def _expect(
-        self, meaning: str, message: str, hint: str, is_judged: pl.Series | None = None
+        self, meaning: str, message: str, hint: str, has_other_check: pl.Series | None = None
     ) -> None:
         """Refuse rows whose text can't be read, unless another check refuses them."""
         column = self._names.get(meaning)
@@ -561,8 +563,8 @@ class _Log:
                 pl.col(column)
             )
             read = pl.col(f"_{meaning}").is_not_null() | nothing
-            if is_judged is not None:
-                read |= pl.lit(is_judged)
+            if has_other_check is not None:
+                read |= pl.lit(has_other_check)
             self._checks.append(Check(read, column, message, hint))
 
 

@@ -178,14 +178,14 @@ class BagRun:
 
     def finish(self) -> BagResult:
         """Run until every task is done or abandoned; no copy runs afterwards."""
-        # All first copies come before second ones, so that few processes run every task once.
+        # All first copies come before second copies: few processes first run every task once.
         for number in range(max(self.plan.copies, default=0)):
             planned = zip(self.remaining, self.plan.copies, strict=True)
             for task, count in planned:
                 if number < count:
                     self._waiting.append(task)
         self.pool.prepare(min(len(self._waiting), self.pool.processes))
-        self._start_time = time.monotonic()
+        self._start_time = time.monotonic()  # the deadline counts from here
         try:
             while self._waiting or self._running:
                 self._start_copies()
@@ -228,17 +228,17 @@ class BagRun:
         """Return the late task whose next copy saves most time, None if no copy saves any."""
         if self._savings is None:
             return None
-        open_tasks = sorted(
+        positions = sorted(  # of running tasks without a winner, in ``remaining``
             self._positions[task]
             for task, copies in self._running.items()
             if not any(copy.has_token for copy in copies)
         )
         start_times = [
             [copy.started for copy in self._running[self.remaining[position]]]
-            for position in open_tasks
+            for position in positions
         ]
-        index = self._savings.best(time.monotonic(), open_tasks, start_times)
-        return None if index is None else self.remaining[index]
+        position = self._savings.best(time.monotonic(), positions, start_times)
+        return None if position is None else self.remaining[position]
 
     def _start(self, task: int, *, is_planned: bool) -> None:
         number = self._started_copies[task]
