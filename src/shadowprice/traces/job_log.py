@@ -90,6 +90,7 @@ def merge_attempts(
     times, differ in a column of ``same`` (such as the user), or follow a row that passed.
     """
     ran = pl.coalesce("_duration", pl.col("_end") - pl.col("_start"))
+    # ``_ran`` and ``_stopped`` are the run time and the end of each row, if they can be computed.
     timed = frame.with_columns(_ran=ran, _stopped=pl.coalesce("_end", pl.col("_start") + ran))
     rows = timed.filter(pl.col(name).is_not_null()).sort("_start", nulls_last=True)
     previous = pl.col("_stopped").shift(1).over(name)

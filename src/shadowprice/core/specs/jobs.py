@@ -83,7 +83,7 @@ def resolve_bag(
     if faults:
         raise InputError(faults)
     slot = context.slot
-    assert slot is not None
+    assert slot is not None  # a cluster has slots
     slots = deadline.in_slots(slot) - (before if deadline.on_clock else 0)
     seconds = float(slots * slot)
     for position, group in enumerate(groups):
@@ -129,9 +129,6 @@ class WorkerRange(fields.Spec):
     max: PositiveInt | None = None
 
 
-_BY = "a utility of kind deadline"
-
-
 def _priority(value: Any) -> float | str:
     if isinstance(value, str) and value in PRIORITY_LEVELS:
         return value
@@ -146,6 +143,7 @@ def _deadline(value: object) -> Duration | str:
     try:
         return parse_duration(value)
     except InputError:
+        # Only a text like a clock time or a date gets the errors of moments.
         if not isinstance(value, str) or not (":" in value or value.count("-") > 1):
             raise
         moments.check_moment(value, "")
@@ -265,7 +263,10 @@ class JobSpec(fields.Spec):
         if self.tasks is None:
             for name in ("deadline", "miss_probability"):
                 if getattr(self, name) is not None:
-                    raise ValueError(f"`{name}` belongs to a bag of tasks; give `tasks`, or {_BY}")
+                    raise ValueError(
+                        f"`{name}` belongs to a bag of tasks; give `tasks`, or a utility of kind "
+                        "deadline"
+                    )
             return self
         foreign = [name for name in _TRAINING if name in self.model_fields_set]
         if foreign:
