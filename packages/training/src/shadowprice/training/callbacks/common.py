@@ -150,9 +150,9 @@ def _is_complete(path: Path) -> bool:
     return True
 
 
-def numbered(folder: Path, before: str, after: str = "") -> Iterator[tuple[int, Path]]:
-    """Yield number and path of each name ``before<number>after``, greatest number first."""
-    pattern = re.compile(re.escape(before) + r"(\d{1,15})" + re.escape(after))
+def numbered(folder: Path, prefix: str, suffix: str = "") -> Iterator[tuple[int, Path]]:
+    """Yield number and path of each name ``prefix<number>suffix``, greatest number first."""
+    pattern = re.compile(re.escape(prefix) + r"(\d{1,15})" + re.escape(suffix))
     matches = []
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
@@ -162,9 +162,9 @@ def numbered(folder: Path, before: str, after: str = "") -> Iterator[tuple[int, 
     yield from sorted(matches, reverse=True)
 
 
-def latest_complete(folder: Path, before: str, after: str = "") -> tuple[int, Path] | None:
+def latest_complete(folder: Path, prefix: str, suffix: str = "") -> tuple[int, Path] | None:
     """Return number and path of the newest complete checkpoint, None without any."""
-    for number, path in numbered(folder, before, after):
+    for number, path in numbered(folder, prefix, suffix):
         with contextlib.suppress(OSError):
             if _is_complete(path):
                 return number, path
@@ -172,22 +172,22 @@ def latest_complete(folder: Path, before: str, after: str = "") -> tuple[int, Pa
     return None
 
 
-def prune(folder: Path, saved: int, kept: int, before: str, after: str = "") -> None:
+def prune(folder: Path, saved: int, kept: int, prefix: str, suffix: str = "") -> None:
     """Remove all but the newest ``kept`` complete checkpoints with numbers up to ``saved``.
 
     Greater numbers are removed because the training didn't continue from them.
     """
     complete = 0
-    for number, path in list(numbered(folder, before, after)):
+    for number, path in list(numbered(folder, prefix, suffix)):
         stays = number <= saved and complete < kept and (path in _sealed_here or _is_complete(path))
         complete += stays
         if not stays:
             remove_checkpoint(path)
 
 
-def remove_incomplete(folder: Path, restored: int, before: str, after: str = "") -> None:
+def remove_incomplete(folder: Path, restored: int, prefix: str, suffix: str = "") -> None:
     """Remove incomplete checkpoints above the restored one, because libraries count them."""
-    for number, path in list(numbered(folder, before, after)):
+    for number, path in list(numbered(folder, prefix, suffix)):
         if number > restored and not _is_complete(path):
             remove_checkpoint(path)
 
