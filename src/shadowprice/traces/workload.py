@@ -151,7 +151,7 @@ class Workload:
                 profile: choose_resource(profile.gpu_types, cluster)
                 for profile in dict.fromkeys(self.profiles)
             }
-            if None in resources.values():
+            if None in resources.values():  # no server has the type of some jobs
                 return self._without_types_of(resources, cluster, skip_invalid=skip_invalid)
             notes += self._notes_on_types(resources, cluster)
         else:

@@ -146,9 +146,10 @@ def _read_jobs(
     job_log.count_shared_gpus(table)
     if arrival == "eligible":
         # A requeue changes the eligible time of a job, and some versions keep the older start.
-        late = (pl.col("_eligible") > pl.col("_start")) & (pl.col("_submit") <= pl.col("_start"))
-        table.count_repairs(late, "eligible after its start: it arrives when submitted")
-        eligible = pl.when(~late.fill_null(False)).then("_eligible")
+        submit, start = pl.col("_submit"), pl.col("_start")
+        is_later = (pl.col("_eligible") > start) & (submit <= start)
+        table.count_repairs(is_later, "eligible after its start: it arrives when submitted")
+        eligible = pl.when(~is_later.fill_null(False)).then("_eligible")
         table.frame = table.frame.with_columns(_submit=pl.max_horizontal("_submit", eligible))
     table.frame = _merge_attempts(table.frame, context)
     job_log.check_times(
@@ -182,7 +183,7 @@ def _from_text(path: Path, head: str, context: ImportContext) -> CheckedTable:
         separator=separator,
         optional=optional,
         preamble=preamble,
-        # A spreadsheet or pandas has written it again: sacct itself quotes nothing.
+        # sacct quotes nothing, but a spreadsheet or pandas that rewrote its output does.
         quoted=is_csv or line.startswith('"'),
         rules=RowRules(
             rejoin=None if is_csv else partial(_rejoin_fields, header),
@@ -340,6 +341,8 @@ def _json_row(job: Mapping[str, Any]) -> dict[str, str | None]:
     het = job.get("het") or {}
     tres = job.get("tres") or {}
     element = _number(array.get("task_id"))
+    # An element of an array, pending elements, or a component of a heterogeneous job has another
+    # name than its number.
     name = str(job["job_id"])
     if array.get("job_id") and element is not None:
         name = f"{array['job_id']}_{element}"
@@ -394,7 +397,8 @@ def _tres_text(items: Iterable[Mapping[str, Any]]) -> str | None:
     parts = []
     for item in items:
         name = f"{item['type']}/{item['name']}" if item.get("name") else item["type"]
-        parts.append(f"{name}={item['count']}{'M' if item['type'] == 'mem' else ''}")
+        unit = "M" if item["type"] == "mem" else ""  # JSON has megabytes
+        parts.append(f"{name}={item['count']}{unit}")
     return ",".join(parts) or None
 
 
@@ -583,7 +587,7 @@ def _name_reused_numbers(frame: pl.DataFrame, context: ImportContext) -> pl.Data
 
 def _merge_attempts(frame: pl.DataFrame, context: ImportContext) -> pl.DataFrame:
     """Merge the attempts of a requeued job into the last one; earlier ones become lost time."""
-    # Dumps of two months both list a job that ran from one to the other.
+    # Dumps of two months both list a job that ran in both; the row with an end stays.
     distinct = frame.sort("_end", nulls_last=True, maintain_order=True).unique(
         ["JobID", "Submit", "Start"], keep="first", maintain_order=True
     )

@@ -132,9 +132,10 @@ def _choose_backend(rank: int, world: int, store: Any) -> str:
 
 
 def _own_gpu() -> str:
-    """Return an identifier of this GPU for NCCL, which refuses a shared one; empty for none."""
+    """Return an identifier of this process's GPU, unique among machines; empty if it has none."""
     if not nccl_here():
         return ""
+    # The address on the PCI bus, or the UUID if this version of torch lacks the address.
     properties = torch.cuda.get_device_properties(own_device())
     address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     gpu = str(properties.uuid) if None in address else ":".join(map(str, address))
@@ -172,14 +173,14 @@ def no_backend(name: str) -> TrainingError:
     return TrainingError(f"backend {name!r} isn't available here; use gloo")
 
 
-def hold(group: Any) -> None:
+def hold(value: Any) -> None:
     """Keep a process group, or a tensor sent in a group, alive until the process ends.
 
     The destructor of a group waits for the group's threads. A thread may need the GIL to release
     the last tensor that it sent, while the caller of the destructor has the GIL. Some processes
     would hang at exit in this deadlock, so held objects are never released.
     """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 _latest_operations: Final[deque[Any]] = deque(maxlen=16)  # collective operations; see `wait_for`
