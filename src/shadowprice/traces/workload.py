@@ -378,8 +378,8 @@ def _fit(profile: JobProfile, cluster: Cluster, places: bool, gpu: str) -> JobPr
             if name == BANDWIDTH or cluster.find_resource(name) is not None
         }
 
-    ps = profile.ps and available(profile.ps)
-    return replace(profile, worker=available(profile.worker), ps=ps)
+    available_ps = None if profile.ps is None else available(profile.ps)
+    return replace(profile, worker=available(profile.worker), ps=available_ps)
 
 
 class _Resolver:
