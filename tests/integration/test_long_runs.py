@@ -126,7 +126,7 @@ def test_a_job_longer_than_any_run_is_refused_when_it_is_read(
 ) -> None:
     write_jobs(("long", 0, 10**9))
     assert simulate("-p", "fifo") == 2
-    assert "slots that a job runs at its widest" in capsys.readouterr().err
+    assert "slots that a job runs with its fastest worker count" in capsys.readouterr().err
 
 
 def test_long_run_reports_its_slot_without_arrivals(folder: Path) -> None:

@@ -23,10 +23,10 @@ from shadowprice.core.relative_values import (
     RelativeValues,
     SizedJob,
     ValueSum,
-    count_with,
-    counted_share,
     is_relative,
+    scale_utility,
     to_exact,
+    utility_factor,
 )
 from shadowprice.core.specs.utilities import UtilitySpec, resolve_utility
 from shadowprice.core.utility import FAMILIES, Constant, Power, Utility, utility_value
@@ -148,7 +148,7 @@ def weigh(values: RelativeValues, job: Job, *open_jobs: tuple[Job, Status]) -> f
     """Return the factor with which a job counts among other open jobs."""
     states = [JobRecord(other, index, status) for index, (other, status) in enumerate(open_jobs)]
     [weighed] = values.weigh([job], following(states), ON, slot=5)
-    return counted_share(weighed)
+    return utility_factor(weighed)
 
 
 def test_a_first_job_counts_like_the_default_utility_whatever_it_states() -> None:
@@ -240,7 +240,7 @@ def test_every_valid_utility_counts_with_a_finite_positive_factor(
     past = data.draw(st.none() | sums)
     values = RelativeValues({} if past is None else {LIAR: ValueSum(*past, 5)})
     [weighed] = values.weigh([job], following(), ON, slot=5)
-    share = counted_share(weighed)
+    share = utility_factor(weighed)
     assert 0.0 < share < math.inf
     counted = utility_value(weighed.utility, 0)
     assert 0.0 <= counted < math.inf
@@ -315,7 +315,7 @@ def weigh_naively(
                 break
             value, hours = value + more, hours + longer
         share = min(1.0 / float(value / hours), 16.0 * float(own[1]) / float(own[0]))
-        weighed.append(count_with(job, share))
+        weighed.append(scale_utility(job, share))
     return tuple(weighed)
 
 
@@ -407,7 +407,7 @@ def test_blocks_of_jobs_sum_like_a_list(
         value, hours = to_exact(data.draw(DENSITY)), to_exact(1.0)
         expected = value, hours
         for job in sorted(jobs, key=lambda job: Fraction(job.value, job.gpu_hours), reverse=True):
-            if not job.raises(*expected):
+            if not job.raises_mean(*expected):
                 break
             expected = expected[0] + job.value, expected[1] + job.gpu_hours
         assert ordered.add_while_raising(value, hours) == expected

@@ -66,7 +66,7 @@ def test_unreadable_state_is_not_saved(tmp_path: Path) -> None:
 
 def save_in_pieces(folder: Path, step: int, values: list[float]) -> None:
     digests = [
-        checkpoints.save_shard(step, number, {"part": torch.tensor([value])}, folder)
+        checkpoints.save_piece(step, number, {"part": torch.tensor([value])}, folder)
         for number, value in enumerate(values)
     ]
     checkpoints.save(step, {"servers": len(values)}, folder, digests=digests)
@@ -94,7 +94,7 @@ def test_pieces_of_which_no_leader_knows_are_no_checkpoint(tmp_path: Path) -> No
     save_in_pieces(tmp_path, 2, [2.5, 3.5])
     # The next one is interrupted after its shards, and another process continues from step 2: the
     # same number, other content.
-    checkpoints.save_shard(3, 0, {"part": torch.tensor([9.0])}, tmp_path)
+    checkpoints.save_piece(3, 0, {"part": torch.tensor([9.0])}, tmp_path)
     result = checkpoints.load(tmp_path)
     assert result is not None
     assert result.step == 2
@@ -122,7 +122,7 @@ def test_a_piece_whose_leader_died_gives_way_to_the_next_one_of_a_lower_step(
     tmp_path: Path,
 ) -> None:
     save_in_pieces(tmp_path, 200, [2.0])
-    checkpoints.save_shard(300, 0, {"part": torch.tensor([3.0])}, tmp_path)
+    checkpoints.save_piece(300, 0, {"part": torch.tensor([3.0])}, tmp_path)
     save_in_pieces(tmp_path, 250, [2.5])
     result = checkpoints.load(tmp_path)
     assert result is not None

@@ -61,7 +61,7 @@ while step < 2000:
 
 
 def test_the_beginning_of_a_process_is_known_to_a_tick_of_its_clock() -> None:
-    script = "from shadowprice.jobs.changes import began; print(began())"
+    script = "from shadowprice.jobs.changes import process_start_time; print(process_start_time())"
     tick = 1.0 / os.sysconf("SC_CLK_TCK")
     for _ in range(3):  # not at one fraction of a second by chance
         before = time.time()

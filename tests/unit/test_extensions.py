@@ -33,7 +33,7 @@ WORKLOAD = ("-c", str(EXAMPLES / "cluster.yaml"), "-j", str(EXAMPLES / "jobs.yam
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 [IMPORTER] = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 """The importer that the documentation shows."""
-NO_IMPORTER = "\n\ndef no_trace(path, reading):\n    return 3\n"
+NO_IMPORTER = "\n\ndef no_trace(path, context):\n    return 3\n"
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_trace_is_read_by_a_file(lab: Path) -> None:
             "{lab}/lab.py:read_labs:x.csv",
             r"lab.py: has no name 'read_labs'; did you mean 'read_lab'\?",
         ),
-        ("{lab}/lab.py:pl:x.csv", r"lab.py:pl: expected an importer \(path, reading\) -> Trace"),
+        ("{lab}/lab.py:pl:x.csv", r"lab.py:pl: expected an importer \(path, context\) -> Trace"),
         ("{lab}/lib.py:read:x.csv", r"trace .*lib.py: no such file or directory"),
         ("{lab}/lab.py:no_trace:x.csv", r"expected a Trace, got a int; return what"),
     ],

@@ -51,18 +51,19 @@ class CopySavings:
         self.check_period = 0.25 * float(self._distributions.means[self._distribution].mean())
 
     def best(
-        self, now: float, running: Sequence[int], begun: Sequence[Sequence[float]]
+        self, now: float, running: Sequence[int], start_times: Sequence[Sequence[float]]
     ) -> int | None:
         """Return the task whose next copy saves most beyond its cost, None if no copy pays.
 
-        ``begun`` are the start times of the present copies of each ``running`` task.
+        ``start_times`` are the start times of the present copies of each ``running`` task.
         """
         count = len(running)
         copies = np.array(
-            [min(len(starts_of_task), self._max_copies) for starts_of_task in begun], dtype=np.int64
+            [min(len(starts_of_task), self._max_copies) for starts_of_task in start_times],
+            dtype=np.int64,
         )
         starts = np.full((count, self._max_copies), now)
-        for row, starts_of_task in enumerate(begun):
+        for row, starts_of_task in enumerate(start_times):
             newest = sorted(starts_of_task)[-self._max_copies :]
             starts[row, : len(newest)] = newest
         gains = Gains(np.zeros(count), np.zeros(count))

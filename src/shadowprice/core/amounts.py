@@ -42,7 +42,7 @@ class Dimension(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """An exact amount of a resource, with its value in thousandths (counts), bytes, or bit/s."""
+    """An exact amount of a resource; ``value`` is in thousandths (counts), bytes, or bit/s."""
 
     value: int
     dimension: Dimension
@@ -130,7 +130,7 @@ _AMOUNT_HELP = "write a plain number for a count, bytes as 16GiB or 241MB, a rat
 
 
 def _split(text: str, what: str = "quantity", help_: str = _AMOUNT_HELP) -> tuple[Fraction, str]:
-    # The length first, because parsing a million digits takes too long.
+    # Check the length first, because parsing a million digits takes too long.
     match = _QUANTITY.fullmatch(text) if len(text) <= bounds.QUANTITY.maximum else None
     if match is None:
         raise InputError(f"{quote_for_display(text)} is not a {what}; {help_}")
@@ -193,7 +193,7 @@ def parse_rate(value: object) -> Rate:
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{quote_for_display(value)} is not a rate; {_RATE_HELP}")
-    text = value if isinstance(value, str) else _format_integer(value)
+    text = value if isinstance(value, str) else _number_text(value)
     written, slash, unit = (part.strip() for part in text.partition("/"))
     match = _QUANTITY.fullmatch(written) if len(text) <= bounds.QUANTITY.maximum else None
     if match is None or match[2]:
@@ -218,7 +218,7 @@ def parse_amount(value: object) -> Amount:
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{quote_for_display(value)} is not an amount; {_AMOUNT_HELP}")
-    text = value if isinstance(value, str) else _format_integer(value)
+    text = value if isinstance(value, str) else _number_text(value)
     if LEADING_ZERO.fullmatch(text):
         raise InputError(f"{value!r} has a leading zero; {_AMOUNT_HELP}")
     number, unit = _split(text)
@@ -245,8 +245,8 @@ def parse_amount(value: object) -> Amount:
     return Amount(int(scaled), dimension)
 
 
-def _format_integer(value: float) -> str:
-    """Return a number as text; Python refuses to format integers of thousands of digits."""
+def _number_text(value: float) -> str:
+    """Return a number as text; for a huge integer, which Python refuses to format, a huge one."""
     return "1e999" if isinstance(value, int) and value.bit_length() > 256 else repr(value)
 
 
@@ -260,7 +260,7 @@ def format_amount(value: int, dimension: Dimension) -> str:
         return _format_scaled(value, _RATE_UNITS, ("bps", "kbps", "Mbps", "Gbps", "Tbps"))
     decimal = _format_scaled(value, _BYTE_UNITS, ("B", "kB", "MB", "GB", "TB"))
     binary = _format_scaled(value, _BYTE_UNITS, ("B", "KiB", "MiB", "GiB", "TiB"))
-    # Binary only if it is exact and not longer: 244GiB stays 244GiB, and 15GB isn't 13.9698GiB.
+    # Binary units only if exact and not longer: 244GiB stays 244GiB, and 15GB isn't 13.9698GiB.
     return binary if _bytes(binary) == value and len(binary) <= len(decimal) else decimal
 
 

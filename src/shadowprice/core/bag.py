@@ -1,8 +1,9 @@
 """Bags of independent tasks, which run in copies.
 
 A bag is done when every task is done. A task is done when its first copy is done, and its other
-copies then stop (CSD, section II). The whole bag has a deadline, which it may miss with a small
-probability. This module holds plain numbers only. `shadowprice.distributions` implements them.
+copies then stop (section II of the paper in design/0005-cloning.md). The whole bag has a deadline,
+which it may miss with a small probability. This module only has the parameters of the durations;
+`shadowprice.distributions` implements their distributions.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class TaskCopies(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DurationDistribution:
-    """A distribution of durations in plain numbers; `shadowprice.distributions` implements it."""
+    """Name and parameters of a distribution of durations."""
 
     name: str  # pareto, weibull, hyper-exponential, log-normal or empirical
     parameters: Parameters  # times in seconds
-    shortest: float  # seconds
+    shortest: float  # minimum duration in seconds
     mean: float  # seconds
 
 
@@ -46,9 +47,8 @@ class BagTaskGroup:
 class Bag:
     """Independent tasks with a deadline.
 
-    The deadline counts in slots from the start of the arrival slot, and may be fractional. A
-    deadline in units of time counts from the submission, and the wait for the arrival slot is
-    deducted from it.
+    ``deadline`` is in slots from the start of the arrival slot, and may be fractional. If a file
+    states it in units of time from the submission, the wait for the arrival slot is deducted.
     """
 
     groups: tuple[BagTaskGroup, ...]

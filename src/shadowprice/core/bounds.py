@@ -19,7 +19,7 @@ LIMITS_BY_NAME: Final[dict[str, InputLimit]] = {}
 
 @dataclass(frozen=True, slots=True)
 class InputLimit:
-    """The maximum of one quantity; ``what`` names the counted thing and its unit in messages."""
+    """The maximum of one quantity; in messages, ``what`` follows the number and names its unit."""
 
     name: str
     maximum: int | float
@@ -85,7 +85,7 @@ NUMBER = _bound("number", 10**12, "(any other number)")
 # Time
 SECONDS = _bound("seconds", 5_000_000_000, "seconds (150 years)")
 SLOT = _bound("slot", 1_000_000_000_000, "(the last slot)")
-SIMULATED = _bound("simulated", 5_000_000, "slots simulated, those skipped not counted")
+SIMULATED = _bound("simulated", 5_000_000, "slots simulated (skipped ones not counted)")
 HORIZON = _bound("horizon", 100_000, "slots of a horizon")
 
 # Clusters
@@ -104,7 +104,7 @@ CHUNKS = _bound("chunks", 1_000_000_000, "chunks")
 WORKER_COUNTS = _bound("widths", 10_000, "numbers of workers that a job may run with")
 FAMILIES = _bound("families", 10_000, "families of a library")
 CHOICES = _bound("choices", 1 << 24, "choices of a job (numbers of workers x slots of the horizon)")
-JOB_SLOTS = _bound("length", 5_000_000, "slots that a job runs at its widest")
+JOB_SLOTS = _bound("length", 5_000_000, "slots that a job runs with its fastest worker count")
 PROGRESS = _bound(
     "progress", 2**60, "units of progress (worker-slots, or millionths of a mini-batch)"
 )
@@ -114,9 +114,9 @@ ARGUMENTS = _bound("arguments", 1_000, "words of a command")
 SCRIPT = _bound("script", 65_536, "bytes of a batch script")
 VARIABLES = _bound("variables", 200, "environment variables of a job")
 POD_PARTS = _bound("pod_parts", 100, "tolerations, volumes, labels or annotations of a pod")
-USER_ID = _bound("user_id", 2**31 - 1, "as the number of a user or a group")
+USER_ID = _bound("user_id", 2**31 - 1, "(the largest ID of a user or a group)")
 RETRIES = _bound("retries", 1_000, "failures that a job is allowed")
-GRACE = _bound("grace", 86_400, "seconds that a process has to end by itself")
+GRACE = _bound("grace", 86_400, "seconds of a grace period")
 INCIDENTS = _bound("incidents", 1_000_000, "incidents")
 
 SHAPE = _bound("shape", 1_000, "(the largest shape of a distribution)")
@@ -131,7 +131,7 @@ MEASURED = _bound("measured", 1_000_000, "measured durations of a distribution")
 # Results
 RUN_FILE = _bound("run_file", 256 << 20, "bytes of run.json")
 ADVICE_JOBS = _bound("advised", 1_000, "refused jobs that a run keeps advice on")
-ROWS = _bound("rows", 20_000_000, "rows of what ran (a row a slot, job and server)")
+ROWS = _bound("rows", 20_000_000, "rows of allocations (one per slot, job and server)")
 
 # Options
 SEED = _bound("seed", 2**63 - 1, "(the largest seed)")

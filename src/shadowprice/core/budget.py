@@ -14,7 +14,7 @@ POINT: Final = 1_000_000
 """Units of account per point. A point is one unit of utility, the unit of prices."""
 
 PERIOD_EPOCH_MONDAY: Final = 4 * 86_400
-"""First Monday of 1970, midnight UTC: days start at midnight and weeks on Mondays."""
+"""First Monday of 1970, midnight UTC. By default, days start at midnight and weeks on Mondays."""
 
 
 MAX_BALANCE: Final = 1_000_000_000 * POINT  # maximum carry-over if ``carry`` is None: 10⁹ points

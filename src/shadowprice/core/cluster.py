@@ -113,7 +113,7 @@ class Cluster:
         """Class of each server: equal for equal roles and capacity, shape (servers,)."""
         rows = np.column_stack([self.hosts_workers, self.hosts_ps, self.capacity])
         _, first, classes = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        # Classes are numbered in the order in which servers have them.
+        # Number the classes in the order of their first servers.
         return np.argsort(np.argsort(first))[classes.reshape(-1)]
 
     @cached_property
@@ -127,9 +127,9 @@ class Cluster:
         return {name: column for column, name in enumerate(self.resources)}
 
     def find_resource(self, name: str) -> str | None:
-        """Return the resource that counts a request for ``name``; None if no server has it.
+        """Return the resource that a request for ``name`` takes; None if no server has it.
 
-        If all GPUs are of one kind, that kind counts a request for ``gpu``.
+        If all GPUs are of one kind, a request for ``gpu`` takes that kind.
         """
         if name in self.column:
             return name
@@ -140,14 +140,14 @@ class Cluster:
     def _only_kind(self) -> NDArray[np.int64]:
         """Column of each server's only kind of GPU; -1 if it has none or several."""
         kinds = np.array([is_gpu_kind(name) for name in self.resources], dtype=np.bool_)
-        has = (self.capacity > 0) & kinds
-        return np.where(has.sum(axis=1) == 1, has.argmax(axis=1), -1)
+        has_kind = (self.capacity > 0) & kinds
+        return np.where(has_kind.sum(axis=1) == 1, has_kind.argmax(axis=1), -1)
 
     def count_kinds(self, usage: Amounts, servers: NDArray[np.int64]) -> None:
-        """Count requests for ``gpu`` in ``usage`` towards the kind of the server, too.
+        """Set the usage of each server's only kind of GPU to its usage of ``gpu``, in place.
 
-        ``usage`` has a row for each of ``servers``, and is changed. On a server with several kinds
-        it isn't known which kind such a request got.
+        ``usage`` has a row for each of ``servers``. Servers with several kinds of GPU keep their
+        rows, because it isn't known which kind a request for ``gpu`` got.
         """
         if GPU not in self.column:
             return
@@ -160,10 +160,10 @@ class Cluster:
         return {tenant.name: position for position, tenant in enumerate(self.tenants)}
 
     def pool_scale(self, members: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return the maximum limited capacity of each resource in a pool, shape (resources,).
+        """Return a pool's largest capacity of each resource, except `UNLIMITED`.
 
-        ``members`` marks the pool's servers. Price formulas use amounts as fractions of this
-        maximum (papers' README, reading 4). It is 0 if no server of the pool has any.
+        The shape is (resources,). ``members`` marks the pool's servers. Price formulas use amounts
+        as fractions of this maximum (design/0002-oasis.md), which is 0 if no server has a limit.
         """
         rows = self.capacity[members]
         limited = np.where(rows >= UNLIMITED, 0, rows)
@@ -195,8 +195,8 @@ class Cluster:
                 types = [item.partition("/")[2] for item in self.resources if is_gpu_kind(item)]
                 if is_gpu_kind(name) and types:
                     hint = f"the cluster's GPU types are {', '.join(types)}"
-                place = f"{location}.{name}" if location else ""
-                raise InputError(Fault(place, f"no server has {name!r}", hint))
+                key = f"{location}.{name}" if location else ""
+                raise InputError(Fault(key, f"no server has {name!r}", hint))
         vector.setflags(write=False)
         return vector
 
@@ -215,9 +215,9 @@ def build_cluster(
     """Build a `Cluster` from servers as (name, role, amounts by resource).
 
     The resources are in the order in which servers first name them; the total of GPUs of several
-    kinds is the last. Adjacent servers with the identical mapping of amounts are converted once.
-    Other parameters are as in `Cluster`.
+    kinds is the last. Other parameters are as in `Cluster`.
     """
+    # Servers of one group in the file share their mapping of amounts, which is converted once.
     groups = [list(group) for _, group in groupby(servers, key=lambda server: id(server[2]))]
     resources = tuple(dict.fromkeys(name for group in groups for name in group[0][2]))
     kinds = [name for name in resources if is_gpu_kind(name)]

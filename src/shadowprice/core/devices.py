@@ -1,12 +1,13 @@
 """Devices that processes can share: GPUs of any kind.
 
-A device is divided by halving, as in a buddy allocator: a share takes the smallest part of
-`PARTS` that holds it. Each part divides the next larger one. So processes fit on whole devices if
-and only if their parts add up to no more than the devices, and one sum per server is an exact test.
-Without this, 0.6 + 0.6 + 0.6 would seem to fit on two devices.
+A device is divided as by a buddy allocator: a share takes the smallest part in `PARTS` that holds
+it. Each size of a part divides the next larger size. So processes fit on the devices of a server if
+and only if the sum of their parts is at most the number of devices, and one sum is an exact test.
+Without this rule, 0.6 + 0.6 + 0.6 would seem to fit on two devices.
 
-``gpu/KIND`` counts the GPUs of a kind, and ``gpu`` the GPUs of all kinds. Servers and jobs name one
-or the other; `core.cluster` adds the total, so that a job that requests ``gpu`` runs on any kind.
+``gpu/KIND`` counts the GPUs of a kind, and ``gpu`` the GPUs of all kinds. Servers and jobs name
+either. If servers name kinds, `core.cluster` adds their total as ``gpu``, so that a job that
+requests ``gpu`` runs on any kind.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def without_total(amounts: Mapping[str, int]) -> dict[str, int]:
 
 
 def gpus_per_worker(amounts: Iterable[tuple[str, int]]) -> float:
-    """Return the GPUs for which a worker counts in GPU-hours; amounts are in thousandths."""
+    """Return a worker's GPUs for GPU-hours, 1.0 if it has none; amounts are in thousandths."""
     counted = without_total(dict(amounts))
     return sum(amount for name, amount in counted.items() if is_device(name)) / MILLI or 1.0
 
@@ -58,8 +59,9 @@ def gpus_per_worker(amounts: Iterable[tuple[str, int]]) -> float:
 def gpus_of_worker(job: Job, cluster: Cluster) -> int:
     """Return the GPUs that one worker takes, in thousandths.
 
-    Resources named ``gpu``, alone or followed by a type (``gpu/v100``, ``gpu-a100``), count. A
-    worker without a GPU counts as one GPU, so that the job's worker count still matters.
+    All resources named ``gpu``, alone or followed by a type (``gpu/v100``, ``gpu-a100``), are
+    added up. A worker without a GPU counts as one GPU, so that the job's worker count still
+    matters.
     """
     amounts = without_total(dict(zip(cluster.resources, job.worker.tolist(), strict=True)))
     return sum(amount for name, amount in amounts.items() if _GPU_NAME.match(name)) or MILLI

@@ -39,7 +39,10 @@ class EngineMessage:
 
 @dataclass(frozen=True, slots=True)
 class ServerLost(EngineMessage):
-    """A server was lost: its processes have ended, and it can't be used."""
+    """A server was lost: its processes have ended, and it can't be used.
+
+    The engine sets ``row``, the server's row, when it passes the event to a policy.
+    """
 
     slot: int
     server: str
@@ -48,7 +51,7 @@ class ServerLost(EngineMessage):
 
 @dataclass(frozen=True, slots=True)
 class ServerBack(EngineMessage):
-    """An unavailable server is available again: lost, drained or cordoned."""
+    """A lost, drained or cordoned server is available again; ``row`` as in `ServerLost`."""
 
     slot: int
     server: str
@@ -128,7 +131,7 @@ class GenerationEvent(EngineMessage):
 class JobFailed(GenerationEvent):
     """A generation of a job failed.
 
-    ``retries`` is the total of failures that the job is allowed: the next failure closes it.
+    ``retries`` is the total number of failures that the job may have; one more closes the job.
     """
 
     reason: str
@@ -159,8 +162,8 @@ class ProgressMeasured(EngineMessage):
     """Progress that running jobs reported.
 
     ``progress`` has, by job, the reporting generation and the job's total progress in millionths of
-    a mini-batch. Reports of an old generation are ignored, and so are smaller values. Every report
-    up to the first positive one replaces the progress that was estimated by time.
+    a mini-batch. Reports of an old generation and smaller values are ignored. Until a report was
+    positive, the progress is an estimate by time, which a report may also lower.
     """
 
     slot: int
@@ -202,10 +205,10 @@ class SlotBegan(EngineMessage):
 class SlotEnded(EngineMessage):
     """A slot ended, with the progress units of each running job in it.
 
-    ``finished`` has, for every running bag, the tasks that finished in the slot by entry of the
-    plan's copies; their sum is the bag's progress. ``lengths`` has new descriptions of jobs that
-    ran and whose length turned out to differ. Only their work, utility and time limit differ, so
-    progress keeps its units.
+    ``finished`` has, for every running bag, how many tasks of each entry of the plan's copies
+    finished in the slot; their sum is the bag's progress. ``lengths`` has new descriptions of jobs
+    that ran and whose length turned out to differ. Only their work, utility and time limit differ,
+    so the unit of progress stays.
     """
 
     slot: int
@@ -311,7 +314,7 @@ class Commit(EngineMessage):
     payoff, utility, cost : float
         The planner's numbers: ``payoff = utility - cost``.
     copies : tuple of TaskCopies
-        Of a bag: the copies of every remaining task. All start in the schedule's first slot.
+        For a bag, the copies of every remaining task. All start in the schedule's first slot.
     charged : float or None
         Total of its future payments to tenants (`Charge`), if that isn't its cost: capacity of its
         own tenant has a price but costs nothing.
@@ -366,11 +369,11 @@ class Promise(EngineMessage):
     expected : int or None
         Completion slot in the present plan.
     payoff, utility, cost : float
-        ``payoff = utility - cost``: utility of that completion, and its cost to other jobs.
+        Utility of the expected completion, its cost to other jobs, and the difference (payoff).
     message : str
         Why a promise changed.
     copies : tuple of TaskCopies
-        Of a bag: the copies of its tasks in the present plan.
+        For a bag, the copies of its tasks in the present plan.
     """
 
     job: str
@@ -387,8 +390,8 @@ class Promise(EngineMessage):
 class Place(EngineMessage):
     """Run a job in this placement from the coming slot on, until another decision.
 
-    ``copies`` of a bag are those that start, one worker each. If empty, running copies continue,
-    with at most the present number of workers on each server.
+    For a bag, ``copies`` are the copies that start, with one worker each. If it is empty, running
+    copies continue, with at most the present number of workers on each server.
     """
 
     job: str
@@ -472,7 +475,7 @@ class NumberedCommand(EngineMessage):
 class Run(NumberedCommand):
     """Common fields of `Start` and `Resize`, which run a new generation of a job from a slot on.
 
-    ``servers`` are the names of the servers whose rows `Placement` has. ``copies`` are those of a
+    ``servers`` are the names of the placement's servers, in its order. ``copies`` are those of a
     bag at the start of the current plan. ``plan`` is the number of the job's plan, starting from 1;
     0 if the job is placed without a plan.
     """

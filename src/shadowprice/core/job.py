@@ -4,9 +4,10 @@ Progress is an integer, so that planner, engine and driver agree exactly on comp
 depends on the job:
 
 - If all workers run at one rate, the unit is a worker-slot and
-  ``required = ceil(work * step_time)`` in exact rationals (OASiS (2), papers' README, reading 1).
+  ``required = ceil(work * step_time)`` in exact rationals (OASiS (2), see design/0002-oasis.md).
 - The unit is a millionth of a mini-batch if the rate varies (a measured throughput curve, or an
-  internal rate for co-located training), or if restarts lose time. A slot's gain is rounded up.
+  internal rate for co-located training), or if restarts lose time. A slot's gain is rounded up, so
+  that rounding never costs a job another slot.
 - The unit of a bag of tasks is a finished task.
 
 A job may lose time when its placement changes (`Job.restart`): it writes a checkpoint, restarts
@@ -55,8 +56,8 @@ class Job:
     worker_counts : ndarray of int64, shape (choices,)
         Allowed worker counts in a slot, ascending, all positive.
     gains, internal_gains : ndarray of int64, shape (choices,)
-        Progress units per slot for each worker count at the external rate, and at the internal
-        rate: if all processes of the job are on one server (PD-ORS, Fact 1).
+        Progress units per slot for each worker count. The internal rate applies if all processes of
+        the job are on one server (PD-ORS, Fact 1), the external rate otherwise.
     worker, ps : ndarray of int64, shape (resources,), or None
         Demand of one worker and of one parameter server; ``ps`` is None for all-reduce training.
     ps_counts : ndarray of int64, shape (choices,)
@@ -82,26 +83,27 @@ class Job:
     priority : float
         Priority stated by the owner, for policies that queue by priority.
     walltime : int or None
-        Slots after which the owner abandons a run. `backfill` plans by it; live, it holds under
-        every policy.
+        Slots after which the owner abandons a run. The live service enforces it under every policy;
+        the policy `backfill` also plans with it.
     resumable : bool or None
         Whether the job resumes from saved progress after a stop; None if unknown. Only jobs with
         True are stopped in order to move them.
     points : float or None
-        Points that the tenant had when the job arrived; None without a budget. Prices are learnt
-        from at most this value.
+        Points (`core.budget`) that the tenant had when the job arrived; None without a budget.
+        Policies that learn prices from utilities cap the job's utility at this number.
     has_default_utility : bool
         Whether the job states no utility, and ``utility`` is the default.
     value_per_unit : float or None
         Value of the default utility for each progress unit; None if the job states a utility. It
-        isn't part of `record`: only simulations that hide lengths use it, before the engine.
+        isn't part of `record`, because only simulations that hide lengths use it, and they do so
+        before the job reaches the engine.
     predicted : bool
         Whether the amount of work is a prediction or a limit: the job may complete sooner or later.
     max_overrun : float or None
-        Times its stated length after which a live run is abandoned; None for no limit.
+        Multiple of its stated length after which a live run is abandoned; None for no limit.
     stated_utility : Utility or None
-        Utility that the tenant stated, if ``utility`` counts it relative to the tenant's other jobs
-        (`core.relative_values`). The job earns this utility.
+        Utility that the tenant stated, and that completing the job earns. It is set if ``utility``
+        is relative to the tenant's other jobs (`core.relative_values`).
     """
 
     name: str
@@ -138,7 +140,7 @@ class Job:
 
     @property
     def earned_utility(self) -> Utility:
-        """The utility that completing the job earns: as its tenant stated it."""
+        """The utility that completing the job earns: the one that its tenant stated."""
         return self.utility if self.stated_utility is None else self.stated_utility
 
     @property
@@ -174,12 +176,12 @@ class Job:
         return bool((self.internal_gains != self.gains).any())
 
     @cached_property
-    def _choice(self) -> Mapping[int, int]:
+    def _index_by_count(self) -> Mapping[int, int]:
         return _indices(tuple(self.worker_counts.tolist()))
 
     def worker_count_index(self, workers: int) -> int | None:
         """Return the index of a worker count in ``worker_counts``, None if it isn't allowed."""
-        return self._choice.get(workers)
+        return self._index_by_count.get(workers)
 
     @cached_property
     def moved_gains(self) -> NDArray[np.int64]:
@@ -194,9 +196,9 @@ class Job:
     def gain(self, workers: int, *, colocated: bool = False, moved: bool = False) -> int:
         """Return the progress units of one slot; 0 without workers.
 
-        ``moved`` slots begin with a restart, which costs `restart`. A job that was revised during a
-        slot may run with a worker count that isn't allowed any more. That slot counts with the next
-        lower allowed worker count, or with the minimum.
+        If ``moved``, the slot begins with a restart, which takes the fraction `restart` of it. A
+        job that was revised during a slot may run with a worker count that isn't allowed any more.
+        It then gains as with the next lower allowed worker count, or with the minimum.
         """
         if workers == 0:
             return 0
@@ -204,14 +206,14 @@ class Job:
             gains = self.restart_internal_gains if colocated else self.moved_gains
         else:
             gains = self.internal_gains if colocated else self.gains
-        choice = self._choice.get(workers)
-        if choice is None:
-            choice = max(0, int(np.searchsorted(self.worker_counts, workers)) - 1)
-        return int(gains[choice])
+        index = self._index_by_count.get(workers)
+        if index is None:
+            index = max(0, int(np.searchsorted(self.worker_counts, workers)) - 1)
+        return int(gains[index])
 
     def ps_needed(self, workers: int) -> int:
         """Return the minimum number of parameter servers for a worker count, OASiS (6)."""
-        return int(self.ps_counts[self._choice[workers]]) if workers else 0
+        return int(self.ps_counts[self._index_by_count[workers]]) if workers else 0
 
     @cached_property
     def shortest_slots(self) -> int:
@@ -228,12 +230,12 @@ class Job:
         return -(-self.required // int(self.internal_gains.max()))
 
     def differs_only(self, name: str, other: Job) -> bool:
-        """Return whether two jobs are equal except for one field of `record`."""
+        """Return whether the records of two jobs are equal, apart from the field ``name``."""
         mine, others = self.record(), other.record()
         return {**mine, name: None} == {**others, name: None}
 
     def same_demand(self, other: Job) -> bool:
-        """Return whether a worker, and a parameter server, need the same in both jobs."""
+        """Return whether two jobs have equal demands per worker and per parameter server."""
         if (self.ps is None) != (other.ps is None):
             return False
         same = bool((self.worker == other.worker).all())
@@ -242,12 +244,12 @@ class Job:
     def record(self) -> dict[str, object]:
         """Return the job as plain values, for the journal."""
         record: dict[str, object] = {}
-        for part in fields(self):
-            name, value = part.name, getattr(self, part.name)
-            if name == "value_per_unit" or (name in _OPTIONAL and value == part.default):
+        for attribute in fields(self):
+            name, value = attribute.name, getattr(self, attribute.name)
+            if name == "value_per_unit" or (name in _OPTIONAL and value == attribute.default):
                 continue
-            write = _WRITERS.get(name)
-            record[name] = value if write is None or value is None else write(value)
+            convert = _CONVERTERS.get(name)
+            record[name] = value if convert is None or value is None else convert(value)
         return record
 
     @classmethod
@@ -273,7 +275,7 @@ _OPTIONAL: Final = {
 """Fields that a record lacks if they have their default."""
 
 _ARRAYS: Final = ("worker_counts", "gains", "internal_gains", "worker", "ps", "ps_counts")
-_WRITERS: Final[Mapping[str, Callable[[Any], object]]] = {
+_CONVERTERS: Final[Mapping[str, Callable[[Any], object]]] = {
     **dict.fromkeys(_ARRAYS, np.ndarray.tolist),
     **dict.fromkeys(("utility", "stated_utility"), utility_record),
     "labels": dict,
@@ -284,7 +286,7 @@ _WRITERS: Final[Mapping[str, Callable[[Any], object]]] = {
 
 
 def name_key(name: str) -> int:
-    """Return a number for a job's name that is the same in every process, for arrays of jobs."""
+    """Return a 64-bit hash of a job's name, for arrays; unlike `hash`, equal in every process."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
@@ -314,7 +316,7 @@ class StepModel:
 
 
 class JobDescription(TypedDict):
-    """Fields of `Job` that don't depend on how the job's work is counted."""
+    """Fields of `Job` that are the same whatever the unit of the job's progress."""
 
     name: str
     arrival: int
@@ -363,8 +365,8 @@ def build_job(
     restart = NO_RESTART if not restart_seconds else Fraction(restart_seconds) / slot_seconds
     if not 0 <= restart <= 1:
         raise InputError(
-            f"a restart takes {float(restart_seconds):g} s, a slot {float(slot_seconds):g} s; "
-            "lower restart, or lengthen the slot: a job that moves must get somewhere within a slot"
+            f"a restart of {float(restart_seconds):g} s is longer than a slot of "
+            f"{float(slot_seconds):g} s; lower `restart`, or lengthen the slot"
         )
     min_workers, max_workers = worker_range or (1, chunks)
     work = epochs * chunks * minibatches
@@ -375,8 +377,8 @@ def build_job(
         if step <= 0:
             raise InputError("a mini-batch takes no time; give minibatch_time above 0")
         if internal_step == step and not restart:
-            # Worker-slots are exact and independent of the rate. Restarts would need fractions of
-            # them.
+            # Worker-slots are exact and independent of the rate. After a restart, a slot would gain
+            # a fraction of one.
             required = math.ceil(work * step / slot_seconds)
             gains = internal = counts
         else:
@@ -408,8 +410,8 @@ def build_job(
             "widen `workers` or add to `throughput`"
         )
     fastest = int(internal.max())
-    _countable(required)
-    if fastest:  # planning refuses a job that makes no progress within a slot
+    _checked_progress(required)
+    if fastest:  # a job without progress within a slot is valid here: planning refuses it
         hint = "lower steps (or epochs, chunks, minibatches), or lengthen the slot"
         bounds.JOB_SLOTS.check(-(-required // fastest), "", hint)
     return Job(
@@ -434,8 +436,8 @@ def build_job(
 def build_bag_job(bag: Bag, **described: Unpack[JobDescription]) -> Job:
     """Build a job from a bag of tasks; ``worker`` is the demand of one copy.
 
-    Progress counts finished tasks, and a copy is a worker. The only allowed worker count is one
-    copy of every task, the minimum with which a bag can start.
+    Progress counts finished tasks, and a copy is a worker. The only allowed worker count is the
+    number of tasks, because a bag starts with at least one copy of every task.
     """
     tasks = _frozen([bag.tasks])
     return Job(
@@ -452,18 +454,18 @@ def build_bag_job(bag: Bag, **described: Unpack[JobDescription]) -> Job:
 
 
 def _ps_counts(
-    counts: NDArray[np.int64], served: bool, worker_bandwidth: int, ps_bandwidth: int
+    counts: NDArray[np.int64], has_ps: bool, worker_bandwidth: int, ps_bandwidth: int
 ) -> NDArray[np.int64]:
     """Return ceil(workers * b / B), the minimum parameter servers of OASiS (6)."""
-    if not served:
+    if not has_ps:
         return _frozen(np.zeros(len(counts), dtype=np.int64))
     if not worker_bandwidth or not ps_bandwidth:
         # (6) needs a bandwidth on both sides. Without it, one parameter server holds the model.
         return _frozen(np.ones(len(counts), dtype=np.int64))
     if ps_bandwidth < worker_bandwidth:
         raise InputError(
-            "a parameter server has less bandwidth than a worker, so (6) needs more servers than "
-            "(7) allows; raise ps.bandwidth to at least worker.bandwidth"
+            "a parameter server has less bandwidth than a worker, so the job would need more "
+            "parameter servers than workers; raise ps.bandwidth to at least worker.bandwidth"
         )
     return _frozen([-(-int(n) * worker_bandwidth // ps_bandwidth) for n in counts])
 
@@ -473,17 +475,17 @@ def _micro_gains(counts: NDArray[np.int64], per_worker: Fraction) -> NDArray[np.
 
 
 def _gains(values: Iterable[int]) -> NDArray[np.int64]:
-    """Return progress units per slot; raise InputError for values that exceed int64."""
-    return _frozen([_countable(value) for value in values])
+    """Return progress units per slot; raise InputError for values above `bounds.PROGRESS`."""
+    return _frozen([_checked_progress(value) for value in values])
 
 
-def _countable(progress: int) -> int:
+def _checked_progress(progress: int) -> int:
     bounds.PROGRESS.check(progress, "", "the job is too large to count; lower its numbers")
     return progress
 
 
 def _after_restart(gains: NDArray[np.int64], restart: Fraction) -> NDArray[np.int64]:
-    """Return a slot's gains after a restart, rounded down so that no time is counted twice."""
+    """Return a slot's gains after a restart, rounded down so that no lost time is counted."""
     if not restart:
         return gains
     remaining = 1 - restart
@@ -491,9 +493,9 @@ def _after_restart(gains: NDArray[np.int64], restart: Fraction) -> NDArray[np.in
 
 
 @lru_cache(maxsize=256)
-def _every_count(fewest: int, maximum: int) -> NDArray[np.int64]:
+def _every_count(minimum: int, maximum: int) -> NDArray[np.int64]:
     """Return all worker counts in a range; cached, because many jobs share a range."""
-    return _frozen(np.arange(fewest, maximum + 1, dtype=np.int64))
+    return _frozen(np.arange(minimum, maximum + 1, dtype=np.int64))
 
 
 @lru_cache(maxsize=1024)

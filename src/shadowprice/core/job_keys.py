@@ -19,7 +19,7 @@ MAX_KEY_CHARACTERS: Final = 6 * int(bounds.NAME.maximum) + 32
 """Length of a key whose tenant and name have the most characters, all escaped, and of its id."""
 
 ID_PREFIX: Final = "id:"
-"""Begins a reference that is an id, even if a job has that number as its name."""
+"""Prefix of a reference to a job by its id, because another job may be named by a number."""
 
 _ESCAPED: Final = str.maketrans({"%": "%25", "/": "%2F", "~": "%7E"})
 
@@ -34,7 +34,7 @@ def qualified_name(tenant: str | None, name: str) -> str:
 
 
 def repeated_key(qualified: str, job_id: int) -> str:
-    """Return the key of a job if its qualified name may be used already, as by the first job."""
+    """Return the key of a job whose qualified name may already be the key of an earlier job."""
     return f"{qualified}~{job_id}"
 
 
@@ -59,7 +59,7 @@ def shown_key(key: str) -> str:
 
 
 def key_digest(key: str) -> str:
-    """Return a digest of a key, for paths and names of objects, which a key must not reach."""
+    """Return a digest of a key for paths and object names, which must not contain the key."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

@@ -38,12 +38,15 @@ _MAX_SMALL_ARRAY_SIZE: Final = 64
 """Maximum size of an array that Python searches faster than numpy."""
 
 AdvanceUndo = tuple[int, int, NDArray[np.int64], NDArray[np.int64]]
-"""The window before `advance`: its start, its offset in the buffers, buffer and versions."""
+"""The window before `advance`: its start, its offset in the two arrays, amounts and versions."""
 
 
 @dataclass(slots=True)
 class JobReservation:
-    """A job's plan for future slots, and its placement, which holds from the current slot on."""
+    """A job's plan, and its placement in every slot from the current one on.
+
+    ``worker`` and ``ps`` are the demands of one worker and of one parameter server.
+    """
 
     worker: Amounts
     ps: Amounts
@@ -73,13 +76,13 @@ class LedgerView:
     def capacity(self) -> Amounts:
         """Capacity of each server for new work, shape (servers, resources).
 
-        It is 0 for an unavailable server, and then below ``used`` if the server is cordoned.
+        It is 0 for an unavailable server, even if jobs still run there because it is cordoned.
         """
         return _read_only(self._ledger.capacity)
 
     @property
     def limits(self) -> Amounts:
-        """Maximum reserved amounts: the capacity, also of cordoned servers."""
+        """Maximum reserved amounts: ``capacity``, but cordoned servers keep their full amounts."""
         return _read_only(self._ledger.limits)
 
     @property
@@ -100,9 +103,9 @@ class LedgerView:
     def changes_since(self, position: int) -> tuple[int, tuple[Schedule, ...] | None]:
         """Return the schedules reserved or released since a position, and the next position.
 
-        They contain all servers and slots that changed, possibly others too, also before the
-        window. The result has None instead if other changes were made since, or too many. A
-        position below 0 is before all changes.
+        The schedules contain every server and slot that changed, and possibly others, even before
+        the window. They are None if every slot may have changed: other kinds of changes were made,
+        or the log was truncated. A caller without a position passes a negative one.
         """
         return self._ledger.changes_since(position)
 
@@ -134,7 +137,7 @@ class Ledger:
         self._buffer = _sparse_zeros((2 * self.horizon, *shape))
         self._versions = np.zeros(2 * self.horizon, dtype=np.int64)
         self._offset = 0
-        # Number of changes that affected every slot. A slot's version is this and its own count.
+        # Number of changes that affected every slot. A slot's version is this plus its own count.
         self._changes = 0
         # Schedules that were reserved or released since the last change of every slot.
         self._log: deque[Schedule] = deque()
@@ -197,7 +200,8 @@ class Ledger:
             raise ShadowpriceError(
                 f"the ledger is at slot {self.start} and cannot return to {slot}"
             )
-        before = self.start, self._offset, self._buffer, self._versions
+        old_amounts, old_versions = self._buffer, self._versions
+        before = self.start, self._offset, old_amounts, old_versions
         kept = max(0, self.horizon - steps)  # number of slots that stay in the window
         if self._offset + steps > self.horizon:
             stays = slice(self._offset + steps, self._offset + self.horizon)
@@ -205,12 +209,12 @@ class Ledger:
             self._buffer = _sparse_zeros(self._buffer.shape)
             self._versions = np.zeros(self._versions.shape, dtype=np.int64)
             if self._has_placed or not _has_large_rows(self._buffer.shape):
-                for row, amounts in enumerate(before[2][stays]):
+                for row, amounts in enumerate(old_amounts[stays]):
                     if amounts.any():
                         self._buffer[row] = amounts
-            else:  # reading the servers without reservations takes longer than all plans
+            else:  # adding up all plans is faster than reading mostly empty rows of many servers
                 self._add_plans(self._buffer, slot)
-            self._versions[:kept] = before[3][stays]
+            self._versions[:kept] = old_versions[stays]
             self._offset = 0
         else:
             self._offset += steps
@@ -218,7 +222,7 @@ class Ledger:
         # Slots beyond the window were never reserved: they hold only placements.
         if self._has_placed:
             self._buffer[entering] = self._placed
-            if steps:  # no schedule says that these slots changed
+            if steps:  # no schedule in the log has these slots
                 self._restart_log(self._log_start + len(self._log) + 1)
         self._versions[entering] = 0
         self.start = slot
@@ -228,6 +232,7 @@ class Ledger:
         """Undo `advance`, which returned ``before``; later changes must have been undone."""
         newest = int(self._versions.max())
         self.start, self._offset, self._buffer, self._versions = before
+        # Every slot's version must exceed all that policies have seen of it since `advance`.
         self._touch_all(max(newest, int(self._versions.max())) + 1)
 
     def reserve(self, job: str, plan: Schedule, worker: Amounts, ps: Amounts | None) -> None:
@@ -315,6 +320,7 @@ class Ledger:
             if previous_placement is not None:
                 self._change_placed(previous_servers, previous_amounts)
             self._delete_if_empty(job)
+            # `added` is a row of resources for one server, else a matrix with a row per server.
             entry, resource = divmod(int(exceeds.any(axis=0).argmax()), len(added.T))
             raise OverbookingError(
                 f"job {job!r} would overbook {self.cluster.resources[resource]} of server "
@@ -421,7 +427,7 @@ class Ledger:
         return ledger
 
     def replace_contents(self, other: Ledger) -> None:
-        """Replace this ledger's contents by those of another; views of it then show them."""
+        """Replace this ledger's contents by another's, so that views of this ledger show them."""
         self.__dict__.update(other.__dict__)
 
     def clone(self) -> Ledger:
@@ -480,10 +486,10 @@ class Ledger:
     def raise_versions(self, sequence: int) -> None:
         """Raise the versions above every version that a stored policy state can contain.
 
-        ``sequence`` is the engine's number of events. If a new change had the version that a
-        restored policy state has seen, the policy would miss it.
+        ``sequence`` is the engine's number of events. A policy would miss a change whose version
+        its restored state already contains.
         """
-        minimum = sequence << _CHANGES_PER_EVENT_BITS
+        minimum = sequence << _CHANGES_PER_EVENT_BITS  # no event makes more changes
         self._changes = max(self._changes, minimum)
         self._restart_log(max(self._log_start + len(self._log), minimum) + 1)
         self.capacity_version = max(self.capacity_version, minimum)
@@ -512,14 +518,15 @@ def _placement_amounts(
 
 
 def _has_large_rows(shape: tuple[int, ...]) -> bool:
-    """Return whether the rows of an array are larger than huge pages."""
+    """Return whether a row of an int64 array fills a huge page or more."""
     return 8 * math.prod(shape[1:]) >= _HUGE_PAGE_BYTES
 
 
 def _sparse_zeros(shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Return an array of zeros of which mostly few entries of each row are written.
+    """Return an array of zeros for use with few nonzero entries in each row.
 
-    numpy requests huge pages. If rows are larger, each write would fill one with zeros.
+    numpy requests huge pages. With large rows, each write would make the kernel clear one of them,
+    so such an array has pages of normal size.
     """
     if not _has_large_rows(shape) or not hasattr(mmap, "MADV_NOHUGEPAGE"):
         return np.zeros(shape, dtype=np.int64)

@@ -3,9 +3,10 @@
 A job's length is the time that its work takes at its fastest worker count. Recent jobs of one user
 predict it (Tsafrir, Etsion and Feitelson, Backfilling using system-generated predictions rather
 than user runtime estimates, TPDS 2007), above all those of the same name and GPUs (Hu et al.,
-Lucid, ASPLOS 2023). A prediction that a job exceeds is replaced by that of the similar jobs that
-ran longer (Park et al., 3Sigma, EuroSys 2018). If there are none, it doubles. So jobs that nothing
-is known about fall in priority like in discretised queues (Gu et al., Tiresias, NSDI 2019).
+Lucid, ASPLOS 2023). If a job exceeds its prediction, the next one is made from the similar jobs
+that ran longer (Park et al., 3Sigma, EuroSys 2018). Without such jobs, the prediction doubles. So
+jobs without history fall in priority as in the discretised queues of Tiresias (Gu et al., NSDI
+2019).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _GENERATED_PART: Final = re.compile(r"[-_.:/][^-_.:/]*\d[^-_.:/]*$")
 
 
 class JobKind(NamedTuple):
-    """What similar jobs have in common."""
+    """Properties by which jobs are similar."""
 
     tenant: str | None
     stem: str  # name without generated parts
@@ -50,15 +51,15 @@ class LengthPrediction(NamedTuple):
 
     length: float
     jobs: int = 0  # earlier jobs that it was made from
-    probability: float | None = None  # with which the job ends by then, if it is like those jobs
+    probability: float | None = None  # that the job ends by then, if it is like those jobs
 
 
 class LengthHistory:
     """Lengths of finished jobs, in any unit; ``default`` is the length without history.
 
-    Similar jobs belong to the same tenant, so no tenant moves predictions of another. Jobs of the
-    same name, GPUs and worker range count; if there are fewer than `MIN_SIMILAR`, those of the same
-    GPUs and range; then all jobs of the tenant.
+    Similar jobs belong to the same tenant, so that no tenant affects predictions of another. A
+    prediction uses jobs with the same name, GPUs and worker range. If there are fewer than
+    `MIN_SIMILAR`, it uses jobs with the same GPUs and range, or else all jobs of the tenant.
     """
 
     def __init__(self, default: float) -> None:
@@ -67,23 +68,23 @@ class LengthHistory:
 
     def add(self, kind: JobKind, length: float) -> None:
         """Record a job that finished."""
+        # Both dictionaries are in order of the last change: the first entry is the oldest.
         groups = self._tenants.pop(kind.tenant, None) or {}
-        self._tenants[kind.tenant] = groups  # the newest
+        self._tenants[kind.tenant] = groups
         for key in _group_keys(kind):
             lengths = groups.pop(key, None) or deque(maxlen=MAX_SIMILAR)
             lengths.append(length)
-            groups[key] = lengths  # the newest
+            groups[key] = lengths
         while len(groups) > MAX_GROUPS:
             del groups[next(iter(groups))]
         while len(self._tenants) > MAX_TENANTS:
             del self._tenants[next(iter(self._tenants))]
 
     def predict(self, kind: JobKind, attained: float = 0.0) -> LengthPrediction:
-        """Return the predicted length of a job that has attained a length.
+        """Return the predicted length of a job that has run for the length ``attained``.
 
-        It is the `QUANTILE` of the lengths of similar jobs that exceed the attained one. If there
-        are none, it is `GROWTH` times the attained length, and without similar jobs at least the
-        default.
+        It is the `QUANTILE` of the lengths of similar jobs that ran longer. If none ran longer, it
+        is `GROWTH` times ``attained``, and without any similar jobs at least the default.
         """
         groups = self._tenants.get(kind.tenant, {})
         similar = next(
@@ -97,7 +98,7 @@ class LengthHistory:
         longer = sorted(length for length in similar if length > attained)
         if longer:
             rank = math.ceil(QUANTILE * len(longer))
-            # The job's own rank among them is equally likely to be any.
+            # The job's own length is equally likely to have any rank among them.
             probability = rank / (len(longer) + 1)
             return LengthPrediction(longer[rank - 1], len(longer), probability)
         length = GROWTH * attained
@@ -114,7 +115,7 @@ class LengthHistory:
 
 
 def kind_of_job(job: Job, cluster: Cluster, name: str | None = None) -> JobKind:
-    """Return the kind of a job; ``name`` if it isn't known by its own name."""
+    """Return the kind of a job; ``name`` replaces the job's own name, such as a generated key."""
     stem = name_stem(job.name if name is None else name)
     gpus = gpus_of_worker(job, cluster)
     return JobKind(job.tenant, stem, gpus, int(job.worker_counts[0]), job.max_workers)
@@ -134,7 +135,7 @@ def name_stem(name: str) -> str:
 
 
 def with_length(job: Job, length: float) -> Job:
-    """Return a job whose unchanged mini-batches are predicted to take a length, in slots."""
+    """Return the job with a predicted length, in slots; its number of mini-batches stays."""
     gain = int(max(job.gains.max(), job.internal_gains.max()))
     slots = min(length, bounds.JOB_SLOTS.maximum)
     required = max(1, min(math.ceil(slots * gain), int(bounds.PROGRESS.maximum)))
@@ -148,7 +149,7 @@ def length_of_progress(job: Job, progress: int) -> float:
 
 
 def utility_of_length(job: Job, required: int) -> Utility:
-    """Return a job's utility with ``required`` progress units; only the default one changes."""
+    """Return a job's utility with ``required`` progress units; only a default utility differs."""
     utility = job.utility
     if job.value_per_unit is not None and isinstance(utility, Constant | Deadline):
         return replace(utility, value=job.value_per_unit * required)

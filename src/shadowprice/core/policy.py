@@ -56,11 +56,11 @@ class JobState(Protocol):
 
     @property
     def started(self) -> int | None:
-        """First slot in which it ran."""
+        """First slot in which the job ran."""
 
     @property
     def generation_slot(self) -> int:
-        """Slot in which its newest generation began."""
+        """Slot in which the job's newest generation began."""
 
     @property
     def tasks_left(self) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ class JobState(Protocol):
 
     @property
     def promise(self) -> int | None:
-        """Slot by whose end its completion is promised, by a policy that promises."""
+        """Promised completion slot; None without a promise."""
 
     @property
     def placement(self) -> Placement | None:
@@ -150,10 +150,10 @@ class Capabilities:
     wakes_every_slot : bool
         Needs `SlotBegan`. Other policies are only called when something changes.
     holds : bool
-        Can say for how many slots without events it makes no decision (`HoldingPolicy`).
+        Can compute for how many slots without events it will decide nothing (`HoldingPolicy`).
     local_traffic_is_free : bool
-        Parameter servers only serve workers on other servers (Astraea (3i)). So their number is
-        checked server by server, instead of OASiS (6).
+        Parameter servers only serve workers on other servers (Astraea (3i)). So the engine checks
+        their number server by server, instead of by OASiS (6).
     runs_bags : bool
         Plans bags of tasks with copies. For other policies, the engine refuses bags.
     quotes : bool
@@ -166,13 +166,13 @@ class Capabilities:
         The first decision on an arriving job is final: a job that is admitted or queued on arrival
         isn't refused later.
     foresees : bool
-        Decisions depend on jobs that haven't arrived yet (known in a simulation only). So another
-        job file may change decisions from the first one on.
+        Decisions depend on jobs that haven't arrived yet, which only a simulation knows. So a
+        change of any job may change every decision.
     charges_restarts : bool
         Plans include the time that is lost when the placement changes (`Job.restart`), and the
         engine enforces that. Plans of other policies fall short by that time and are extended.
     window : int or None
-        Slots from the coming one on in which plans may lie; None for the horizon.
+        Number of slots, starting with the coming one, that plans may use; None for the horizon.
     patience : int or None
         Slots without running jobs or upcoming events after which a driver may conclude that queued
         jobs will never run; None for the horizon.
@@ -242,7 +242,7 @@ class HoldingPolicy(Policy, Protocol):
     """A policy that wakes in every slot, and can decide nothing for many slots at once."""
 
     def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
-        """Return for how many slots from ``view.slot`` on, up to ``slots``, nothing is decided.
+        """Return for how many slots from ``view.slot`` on, at most ``slots``, nothing is decided.
 
         Each running job makes ``progress`` in each of these slots, none completes, and no other
         event comes. The policy is then in the state in which `SlotBegan` of each of the returned
@@ -274,7 +274,7 @@ class GuaranteedPolicy(Policy, Protocol):
         """Return the theorem's ratio for all jobs that arrived, and whether its premise held."""
 
 
-# Optional protocols. A policy declares them by its capabilities only.
+# The capabilities decide, not `isinstance`: a wrapper forwards capabilities but not methods.
 
 
 def as_priced_policy(policy: Policy) -> PricedPolicy | None:
@@ -322,8 +322,8 @@ class PolicyContext:
     itemised : bool
         Whether commitments include the cost of each slot.
     explained : bool
-        Whether refusals include reasons. Finding them costs as much as deciding, so runs that only
-        repeat decisions turn it off.
+        Whether refusals include reasons. A reason costs as much as the decision, so simulations
+        that only repeat decisions don't request it.
     end_moves : bool
         Whether the end of the timespan may move, as in a live service. If only the end keeps a job
         from completing, the job then waits instead of being dropped.

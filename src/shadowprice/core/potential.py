@@ -15,9 +15,8 @@ def planned_progress(
     """Return the progress units that a plan makes at the declared rates.
 
     The plan's slots are in the future, and its worker counts are allowed. ``before`` is the
-    placement in the slot before the plan. If ``charged``, restarts are deducted. ``ran`` says
-    whether the first start counts as a restart, because the job ran before or the first start costs
-    the same.
+    placement in the slot before the plan. If ``charged``, restarts are deducted. ``ran`` is whether
+    the first start is a restart: the job ran before, or `Cluster.restart_first` is set.
     """
     workers, _, colocated = plan.totals()
     choices = np.searchsorted(job.worker_counts, workers)

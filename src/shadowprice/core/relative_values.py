@@ -1,16 +1,17 @@
 """Values of jobs relative to those of their tenant's other jobs.
 
-Without a budget a stated value costs nothing, so values of different tenants can't be compared. A
-job of such a tenant counts with its value times a factor of the tenant: `VALUE_PER_GPU_HOUR`, the
-rate of the default utility, divided by the mean value that the tenant states per GPU-hour. If a
-tenant multiplies all its values by a constant, no job counts differently. A relative value is at
-most that of an `urgent` job with the default utility.
+Without a budget a stated value costs nothing, so values of different tenants can't be compared. The
+relative value of a job is its stated value times a factor: `VALUE_PER_GPU_HOUR`, the rate of the
+default utility, divided by the mean value per GPU-hour that the tenant states. If a tenant
+multiplies all its values by a constant, its relative values stay as they are. A relative value is
+at most that of an `urgent` job with the default utility.
 
-The mean is over the job itself, the tenant's jobs that are admitted and those that finished
-recently. Refused, cancelled and failed jobs don't count. A job that waits, or arrives at the same
-time, counts only if it raises the mean. So jobs that use nothing can't lower it.
+The mean is over the job itself, and the tenant's jobs that are admitted or finished recently.
+Refused, cancelled and failed jobs are left out. A job that waits, or arrives at the same time, is
+included only if it raises the mean. So jobs that use nothing can't lower it.
 
-Jobs with the default utility count as stated. So do jobs of tenants with a budget: they pay.
+Jobs with the default utility keep their value. So do jobs of tenants with a budget, because those
+tenants pay.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from shadowprice.core.wording import quote_for_display
 
 STATED: Final = "stated"
 RELATIVE: Final = "relative"
-VALUES: Final = (STATED, RELATIVE)  # how a simulation interprets stated values
+VALUE_MODES: Final = (STATED, RELATIVE)  # how a simulation interprets stated values
 
 AUTO: Final = "auto"
-SERVICE_VALUES: Final = (AUTO, *VALUES)
+SERVICE_VALUES: Final = (AUTO, *VALUE_MODES)
 """How a service interprets stated values.
 
-With `AUTO` they are relative once a tenant is known. Without tenants there is no one to outbid.
+With `AUTO` they are relative once there is a tenant. Without tenants, no one can be outbid.
 """
 
 MEMORY_HORIZONS: Final = 2.0
@@ -51,9 +52,9 @@ Arrivals in the prices of `rolling` decay as fast.
 """
 
 MAX_VALUE_PER_GPU_HOUR: Final = PRIORITY_LEVELS["urgent"].multiple * VALUE_PER_GPU_HOUR
-"""Maximum counted value per GPU-hour: that of an `urgent` job with the default utility.
+"""Maximum relative value per GPU-hour: that of an `urgent` job with the default utility.
 
-Without it, one inflated job would count as much as all of its tenant's admitted and finished jobs.
+Without it, one inflated job could be worth as much as all of its tenant's other jobs together.
 """
 
 MAX_TENANTS: Final = 1_000  # maximum number of tenants with finished jobs that a service stores
@@ -61,25 +62,25 @@ MAX_TENANTS: Final = 1_000  # maximum number of tenants with finished jobs that 
 MIN_SHARE_OF_NOMINAL: Final = 1e-3
 """Minimum value of a job, as a share of its utility if it completed on arrival.
 
-Without a minimum, a utility that falls before the job can complete would count without limit.
+If a utility falls to almost 0 before the job can complete, its factor would grow without limit.
 """
 
 MIN_VALUE: Final = 1e-200
-"""Minimum utility at arrival of a job whose value is relative; smaller ones count as stated.
+"""Minimum utility at arrival of a job whose value is relative; smaller utilities stay as stated.
 
-Times or divided by a factor, every larger value stays a finite positive float.
+Every larger value stays a finite positive float when it is scaled.
 """
 
 PRECISION_BITS: Final = 24
-"""Significant bits of counted values. Rounding hides floating-point errors of scaled values."""
+"""Significant bits of relative values. Rounding hides floating-point errors of scaled values."""
 
-MAX_BLOCK_JOBS: Final = 256  # jobs in a block of `DensestFirst`, above which it is split
+MAX_BLOCK_JOBS: Final = 256  # maximum number of jobs in a block of `DensestFirst`
 _FRACTION_BITS: Final = 1074  # binary digits after the point of the smallest positive float
 
 
 def to_exact(number: float) -> int:
     """Return a finite float as a multiple of 2^-1074."""
-    numerator, denominator = number.as_integer_ratio()
+    numerator, denominator = number.as_integer_ratio()  # the denominator is a power of 2
     return numerator << (_FRACTION_BITS + 1 - denominator.bit_length())
 
 
@@ -105,8 +106,8 @@ class SizedJob:
         cross, other_cross = self.value * other.gpu_hours, other.value * self.gpu_hours
         return (-cross, self.name) < (-other_cross, other.name)
 
-    def raises(self, value: int, gpu_hours: int) -> bool:
-        """Return whether this job raises a mean value per GPU-hour."""
+    def raises_mean(self, value: int, gpu_hours: int) -> bool:
+        """Return whether adding this job raises the ratio of two sums, value per GPU-hour."""
         return self.value * gpu_hours > value * self.gpu_hours
 
 
@@ -168,11 +169,11 @@ class DensestFirst:
         for block in self._blocks:
             last = block.jobs[-1]
             before = value + block.value - last.value, gpu_hours + block.gpu_hours - last.gpu_hours
-            if last.raises(*before):
+            if last.raises_mean(*before):
                 value, gpu_hours = value + block.value, gpu_hours + block.gpu_hours
                 continue
             for job in block.jobs:
-                if not job.raises(value, gpu_hours):
+                if not job.raises_mean(value, gpu_hours):
                     return value, gpu_hours
                 value, gpu_hours = value + job.value, gpu_hours + job.gpu_hours
         return value, gpu_hours
@@ -180,6 +181,8 @@ class DensestFirst:
 
 @dataclass(slots=True)
 class _TenantSums:
+    """Sums of a tenant's admitted jobs, and its waiting jobs."""
+
     value: int = 0
     gpu_hours: int = 0
     waiting: DensestFirst = field(default_factory=DensestFirst)
@@ -233,7 +236,7 @@ class OpenValues:
         """
         counted = self._counted[name]
         own, tenant = counted.size, self._tenants[counted.job.tenant or ""]
-        tenant.waiting.remove(own)
+        tenant.waiting.remove(own)  # it is in the sums below, whether or not it raises the mean
         total = tenant.waiting.add_while_raising(
             to_exact(value) + tenant.value + own.value,
             to_exact(gpu_hours) + tenant.gpu_hours + own.gpu_hours,
@@ -269,24 +272,24 @@ class OpenValues:
             tenant.waiting.remove(size)
 
 
-def check_values(text: str, location: str, known: Sequence[str] = VALUES) -> None:
-    """Raise InputError unless a text is one of the known ways."""
-    if text not in known:
-        expected = f"{', '.join(known[:-1])} or {known[-1]}"
+def check_values(text: str, location: str, modes: Sequence[str] = VALUE_MODES) -> None:
+    """Raise InputError unless a text is one of the modes."""
+    if text not in modes:
+        expected = f"{', '.join(modes[:-1])} or {modes[-1]}"
         problem = f"expected {expected}, got {quote_for_display(text)}"
-        raise InputError(Fault(location, problem, f"write {known[0]}"))
+        raise InputError(Fault(location, problem, f"write {modes[0]}"))
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSum:
-    """Values and GPU-hours of a tenant's finished jobs, as weighted in a slot."""
+    """Values and GPU-hours of a tenant's finished jobs, decayed to ``slot``."""
 
     value: float = 0.0
     gpu_hours: float = 0.0
     slot: int = 0
 
     def aged(self, slot: int, horizon: int) -> ValueSum:
-        """Return the sum as weighted in a later slot."""
+        """Return the sum decayed to a later slot; it never decays backwards."""
         weight = math.exp(-max(0, slot - self.slot) / (MEMORY_HORIZONS * horizon))
         return ValueSum(self.value * weight, self.gpu_hours * weight, max(slot, self.slot))
 
@@ -296,9 +299,9 @@ class ValueSum:
 
 
 class RelativeValues:
-    """The values that tenants stated, and the factors that follow from them.
+    """Sums of finished jobs by tenant, and the relative values that follow from them.
 
-    ``finished`` has the finished jobs by tenant; the key of jobs without a tenant is empty.
+    The key of jobs without a tenant is the empty string.
     """
 
     def __init__(self, finished: Mapping[str, ValueSum] = MappingProxyType({})) -> None:
@@ -317,7 +320,7 @@ class RelativeValues:
     def weigh(
         self, jobs: Sequence[Job], open_values: OpenValues, cluster: Cluster, slot: int
     ) -> tuple[Job, ...]:
-        """Return jobs that arrive or are revised together, with the utilities that count."""
+        """Return jobs that arrive or are revised together, with their relative utilities."""
         open_values.add_arriving(jobs, cluster)
         weighed = []
         for job in jobs:
@@ -327,12 +330,12 @@ class RelativeValues:
             past = self.finished.get(job.tenant or "", ValueSum()).aged(slot, cluster.horizon)
             mean = open_values.mean_with(job.name, past.value, past.gpu_hours)
             value, gpu_hours = _size(job, cluster)
-            share = min(VALUE_PER_GPU_HOUR / mean, _largest_share(value, gpu_hours))
-            weighed.append(count_with(job, share))
+            factor = min(VALUE_PER_GPU_HOUR / mean, _max_factor(value, gpu_hours))
+            weighed.append(scale_utility(job, factor))
         return tuple(weighed)
 
     def sum_with(self, job: Job, cluster: Cluster, slot: int) -> ValueSum:
-        """Return the sum of a job's tenant after the job finished; it isn't stored."""
+        """Return the sum of a job's tenant with the finished job; the caller stores it."""
         past = self.finished.get(job.tenant or "", ValueSum())
         return past.aged(slot, cluster.horizon).plus(*_size(job, cluster))
 
@@ -348,34 +351,34 @@ def is_relative(job: Job) -> bool:
     return _value(job) > 0
 
 
-def count_with(job: Job, share: float) -> Job:
-    """Return the job with its stated utility times a factor as the utility that counts."""
+def scale_utility(job: Job, factor: float) -> Job:
+    """Return the job with its stated utility times a factor as its relative utility."""
     stated = job.earned_utility
-    return replace(job, utility=_round_utility(stated.scaled(share)), stated_utility=stated)
+    return replace(job, utility=_round_utility(stated.scaled(factor)), stated_utility=stated)
 
 
 def cap_utility(job: Job, cluster: Cluster) -> Job:
-    """Cap the utility of a job for the GPU-hours at its measured speed; return the job."""
+    """Return a job whose speed was measured, with its relative utility capped for its GPU-hours."""
     if job.stated_utility is None:
         return job
-    largest = _largest_share(_value(job), _gpu_hours(job, cluster))
-    return count_with(job, largest) if counted_share(job) > largest else job
+    limit = _max_factor(_value(job), _gpu_hours(job, cluster))
+    return scale_utility(job, limit) if utility_factor(job) > limit else job
 
 
-def counted_share(job: Job) -> float:
-    """Return the factor by which a job's stated utility counts."""
+def utility_factor(job: Job) -> float:
+    """Return the factor from a job's stated utility to its relative one; 1 if none applies."""
     if job.stated_utility is None:
         return 1.0
     return utility_value(job.utility, 0) / utility_value(job.stated_utility, 0)
 
 
-def _largest_share(value: float, gpu_hours: float) -> float:
-    """Return the factor at which a job counts `MAX_VALUE_PER_GPU_HOUR`."""
+def _max_factor(value: float, gpu_hours: float) -> float:
+    """Return the factor at which a job's value per GPU-hour is `MAX_VALUE_PER_GPU_HOUR`."""
     return MAX_VALUE_PER_GPU_HOUR * gpu_hours / value
 
 
 def _value(job: Job) -> float:
-    """Return the utility that a job states for completing soon; 0 if it isn't relative."""
+    """Return a job's stated utility at its earliest completion; 0 if its value isn't relative."""
     if job.points is not None or job.has_default_utility:
         return 0.0
     nominal = utility_value(job.earned_utility, 0)
@@ -392,7 +395,7 @@ def _gpu_hours(job: Job, cluster: Cluster) -> float:
 
 def _round_utility(utility: Utility) -> Utility:
     changes = {}
-    for name in ("value", "slope", "scale"):
+    for name in ("value", "slope", "scale"):  # the parameters that `Utility.scaled` changes
         if any(parameter.name == name for parameter in fields(utility)):  # type: ignore[arg-type]
             mantissa, exponent = math.frexp(getattr(utility, name))
             scaled = round(math.ldexp(mantissa, PRECISION_BITS))

@@ -41,7 +41,7 @@ class Placement:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int, int]]) -> Placement:
-        """Build from (server, workers, parameter servers), merging entries of a server."""
+        """Build from (server, workers, parameter servers), adding up entries of one server."""
         merged: dict[int, tuple[int, int]] = {}
         for server, workers, ps in entries:
             previous = merged.get(server, (0, 0))
@@ -70,7 +70,7 @@ class Schedule:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int, int, int]]) -> Schedule:
-        """Build from (slot, server, workers, parameter servers), in any order."""
+        """Build from (slot, server, workers, parameter servers) in any order, adding up repeats."""
         merged: dict[tuple[int, int], tuple[int, int]] = {}
         for slot, server, workers, ps in entries:
             previous = merged.get((slot, server), (0, 0))
@@ -102,7 +102,7 @@ class Schedule:
 
     @cached_property
     def _bounds(self) -> tuple[Integers, Integers]:
-        """Distinct slots, and the index at which each starts, followed by the length."""
+        """Distinct slots, and the index of each slot's first entry, followed by the length."""
         slots, starts = np.unique(self.slots, return_index=True)
         return slots, np.append(starts, len(self.slots))
 
@@ -114,7 +114,7 @@ class Schedule:
     def totals(self) -> tuple[Integers, Integers, Flags]:
         """Return workers, parameter servers and co-location for each of ``active_slots``."""
         starts = self._bounds[1][:-1]
-        if not len(starts):
+        if not len(starts):  # `reduceat` needs at least one index
             return self.workers, self.ps, np.zeros(0, dtype=np.bool_)
         workers = np.add.reduceat(self.workers, starts)
         ps = np.add.reduceat(self.ps, starts)
@@ -124,9 +124,9 @@ class Schedule:
         """Yield each active slot with its placement, in order."""
         slots, bounds = self._bounds
         servers, workers, ps = self.servers.tolist(), self.workers.tolist(), self.ps.tolist()
-        limits = bounds.tolist()
+        starts = bounds.tolist()
         for index, slot in enumerate(slots.tolist()):
-            entries = slice(limits[index], limits[index + 1])
+            entries = slice(starts[index], starts[index + 1])
             yield (
                 slot,
                 Placement(tuple(servers[entries]), tuple(workers[entries]), tuple(ps[entries])),
@@ -135,8 +135,8 @@ class Schedule:
     def moved(self, before: Placement | None, *, ran: bool) -> Flags:
         """Return which of ``active_slots`` begin with a restart, see `core.job`.
 
-        ``before`` is the job's placement in the slot before ``start``, None if it doesn't run. If
-        it never ``ran``, its first slot is the first start and no restart.
+        ``before`` is the job's placement in the slot before ``start``, None if it doesn't run.
+        ``ran`` is False if the job never ran: its first slot then isn't a restart.
         """
         slots = self.active_slots
         moved = np.ones(len(slots), dtype=np.bool_)

@@ -26,7 +26,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
 }
 """Option by key; the command itself is an argument."""
 
-_SEPARATORS: Final = "./["  # of a key and what is below it: a resource's kind, a variable
+_SEPARATORS: Final = "./["  # between a key and the rest of a path: a kind of GPU, a variable
 
 
 def has_options(record: Mapping[str, Any]) -> bool:

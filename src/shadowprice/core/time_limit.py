@@ -11,8 +11,8 @@ from enum import StrEnum
 class Clock(StrEnum):
     """Elapsed time or processor time.
 
-    If other processes use the machine, elapsed time passes without progress, and a search that it
-    ends has a poorer result than on an idle machine.
+    On a busy machine, elapsed time passes without progress. A search with a limit in elapsed time
+    then has a poorer result than on an idle machine.
     """
 
     WALL = "wall"

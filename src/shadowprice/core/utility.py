@@ -1,8 +1,8 @@
 """Utilities: the value of completing a job, a non-increasing function of the time it took.
 
 Every utility is a function of ``d = completion slot - arrival slot`` (OASiS section III-C, and
-likewise in the other three papers). Logarithms are available, because price constants need ratios
-of utilities that underflow (a sigmoid of decay 5 at ``d = 300``).
+likewise in the other three papers). `Utility.log_values` returns logarithms, because price
+constants need ratios of utilities that underflow (a sigmoid of decay 5 at ``d = 300``).
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shadowprice.core.arrays import Floats
 
+_MAX_EXPONENT: Final = 700.0  # of e, without overflow in double precision
+
 
 class Utility:
     """A non-increasing, non-negative value of completing ``d`` slots after arrival.
 
-    A family is a dataclass that defines `_at`.
+    A family of utilities is a dataclass with a ``kind`` that defines `_at`.
     """
 
     kind: ClassVar[str]
@@ -47,8 +49,8 @@ class Utility:
 
 def utility_value(utility: Utility, duration: float) -> float:
     """Return the utility at ``duration`` slots after arrival."""
-    if type(utility) is Sigmoid:  # the most frequent family, at a fifth of an array's cost
-        exponent = min(utility.decay * (duration - utility.target), 700.0)
+    if type(utility) is Sigmoid:  # the most frequent family: floats take a fifth of an array's time
+        exponent = min(utility.decay * (duration - utility.target), _MAX_EXPONENT)
         return float(utility.value / (1.0 + np.exp(exponent)))
     return float(utility.values(np.array([duration], dtype=np.float64))[0])
 
@@ -63,7 +65,7 @@ def utility_record(utility: Utility) -> dict[str, float | str]:
 
 @dataclass(frozen=True, slots=True)
 class Constant(Utility):
-    """``value`` at any completion."""
+    """``value``, whenever the job completes."""
 
     value: float
     kind: ClassVar[str] = "constant"
@@ -88,7 +90,7 @@ class Sigmoid(Utility):
 
     def _at(self, durations: Floats) -> Floats:
         exponent = self.decay * (durations - self.target)
-        return self.value / (1.0 + np.exp(np.minimum(exponent, 700.0)))
+        return self.value / (1.0 + np.exp(np.minimum(exponent, _MAX_EXPONENT)))
 
     def log_values(self, durations: NDArray[np.generic]) -> Floats:
         """Return the natural logarithm of the utility at each duration."""
@@ -143,7 +145,7 @@ class Power(Utility):
                 scale = math.inf
             if sys.float_info.min <= scale < math.inf:
                 return Power(scale, self.exponent)
-        # No float is the scale. The exponent is so small that the value hardly falls.
+        # No normal float is the new scale, because the exponent is tiny: the utility hardly falls.
         return Constant(factor * utility_value(self, 1))
 
 

@@ -15,7 +15,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
-from shadowprice.core.relative_values import RELATIVE, STATED, VALUES
+from shadowprice.core.relative_values import RELATIVE, STATED, VALUE_MODES
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.experiments.figures import PALETTE
 from shadowprice.experiments.framework import Experiment, ExperimentSettings, Figure, Tables, grid
@@ -245,7 +245,7 @@ def measure(settings: ExperimentSettings) -> Tables:
         [
             case
             for case in grid(
-                choice=POLICIES, values=VALUES, report=(HONEST, *misreports), seed=seeds
+                choice=POLICIES, values=VALUE_MODES, report=(HONEST, *misreports), seed=seeds
             )
             if (case["choice"].name, case["report"]) not in TOO_SLOW
         ],
@@ -349,8 +349,8 @@ def _compare_honest(runs: pl.DataFrame) -> pl.DataFrame:
 def draw(tables: Tables, figure: Figure) -> None:
     """Draw the others' loss over the liar's gain, by policy and by how values count."""
     summary = tables["summary"]
-    panels = figure.subplots(len(VALUES), len(POLICIES), sharey=True, sharex=True)
-    for row, values in zip(panels, VALUES, strict=True):
+    panels = figure.subplots(len(VALUE_MODES), len(POLICIES), sharey=True, sharex=True)
+    for row, values in zip(panels, VALUE_MODES, strict=True):
         row[0].set_ylabel(f"{values} values\nloss of the others (%)")
         for panel, choice in zip(row, POLICIES, strict=True):
             for index, kind in enumerate(STRATEGIES):

@@ -58,7 +58,7 @@ class Scenario:
     lengths: str = KNOWN
     """Lengths that policies see: one of `shadowprice.simulator.lengths.LENGTHS`."""
     values: str = STATED
-    """How values of jobs count: one of `shadowprice.core.relative_values.VALUES`."""
+    """How values of jobs count: one of `shadowprice.core.relative_values.VALUE_MODES`."""
     locate: Callable[[str], str] = command_option
     """Returns the location of an input in errors, by the input's name."""
 

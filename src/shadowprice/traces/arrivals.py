@@ -2,7 +2,7 @@
 
 A Poisson process has a coefficient of variation (CV) of 1 between arrivals, and a Fano factor
 (variance over mean) of 1 in hourly counts. The open Philly trace has 12.4 and 214. The bursty
-process is a doubly stochastic one with batches, with parameters fitted to that trace:
+process is a Cox process of batches, with parameters fitted to that trace:
 
 - an hourly intensity, log-normal with variance 9.6 and mean 1, whose autocorrelation from one hour
   to the next is 0.48 (that of Philly's hourly counts), times a daily cycle;
@@ -81,13 +81,15 @@ def arrival_times(
     raise InputError(f"unknown arrival pattern {pattern!r}; choose uniform, poisson or bursty")
 
 
-def _bursty(count: int, span: float, rng: np.random.Generator, shape: Burstiness) -> Floats:
+def _bursty(count: int, span: float, rng: np.random.Generator, parameters: Burstiness) -> Floats:
     hours = int(np.ceil(span / HOUR))
-    sigma = np.sqrt(np.log1p(shape.variance))
-    level = _autoregressive(hours, shape.persistence, rng)
-    cycle = 1 + shape.daily * np.cos(2 * np.pi * (np.arange(hours) - 7) / 24)
+    # A log-normal variable with mean 1 has the variance exp(sigma^2) - 1.
+    sigma = np.sqrt(np.log1p(parameters.variance))
+    level = _autoregressive(hours, parameters.persistence, rng)
+    cycle = 1 + parameters.daily * np.cos(2 * np.pi * (np.arange(hours) - 7) / 24)
     # Silent hours keep a tiny intensity, so that a fully silent span still has arrivals.
-    silence_factor = np.where(_draw_silent_hours(hours, shape, rng), 1e-9, 1.0)
+    silence_factor = np.where(_draw_silent_hours(hours, parameters, rng), 1e-9, 1.0)
+    # Its scale doesn't matter, because the number of arrivals is given.
     intensity = np.exp(sigma * level) * cycle * silence_factor
     # The span may end within the last hour.
     length = np.full(hours, HOUR)
@@ -96,9 +98,10 @@ def _bursty(count: int, span: float, rng: np.random.Generator, shape: Burstiness
     sizes: list[int] = []
     remaining = count
     while remaining:
-        size = min(remaining, int(rng.geometric(1 / shape.batch)))
+        size = min(remaining, int(rng.geometric(1 / parameters.batch)))
         sizes.append(size)
         remaining -= size
+    # Starts of batches by inverse transform: uniform in the cumulative intensity.
     starts = rng.random(len(sizes)) * cumulative_intensity[-1]
     hour = np.searchsorted(cumulative_intensity, starts, side="right")
     seconds_in_hour = (
@@ -106,10 +109,10 @@ def _bursty(count: int, span: float, rng: np.random.Generator, shape: Burstiness
     ) / intensity[hour]
     firsts = hour * HOUR + seconds_in_hour
     batch = np.repeat(np.arange(len(sizes)), sizes)
-    gaps = rng.exponential(shape.spacing, count) if shape.spacing else np.zeros(count)
-    order = np.cumsum(gaps)
-    batch_starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    times = firsts[batch] + (order - order[batch_starts][batch])
+    gaps = rng.exponential(parameters.spacing, count) if parameters.spacing else np.zeros(count)
+    elapsed = np.cumsum(gaps)
+    first_jobs = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    times = firsts[batch] + (elapsed - elapsed[first_jobs][batch])
     # Reflect times after the end of the span back into it.
     folded = np.where(times >= span, 2 * span - times, times)
     return np.asarray(np.sort(folded.clip(0, np.nextafter(span, 0))), dtype=np.float64)
@@ -118,22 +121,24 @@ def _bursty(count: int, span: float, rng: np.random.Generator, shape: Burstiness
 def _autoregressive(count: int, persistence: float, rng: np.random.Generator) -> Floats:
     """Draw a stationary Gaussian AR(1) series of unit variance."""
     shocks = rng.standard_normal(count) * np.sqrt(1 - persistence**2)
-    shocks[0] /= np.sqrt(1 - persistence**2)
+    shocks[0] /= np.sqrt(1 - persistence**2)  # the first value has unit variance, too
     series = accumulate(shocks.tolist(), lambda previous, shock: shock + persistence * previous)
     return np.fromiter(series, dtype=np.float64, count=count)
 
 
 def _draw_silent_hours(
-    hours: int, shape: Burstiness, rng: np.random.Generator
+    hours: int, parameters: Burstiness, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
     """Draw the silent hours from a stationary two-state Markov chain."""
-    if not shape.quiet:
+    quiet = parameters.quiet
+    if not quiet:
         return np.zeros(hours, dtype=np.bool_)
-    wake_probability = 1 / shape.silence
-    sleep_probability = min(1.0, wake_probability * shape.quiet / (1 - shape.quiet))
+    wake_probability = 1 / parameters.silence
+    # The stationary share of silent hours is sleep / (sleep + wake) = quiet.
+    sleep_probability = min(1.0, wake_probability * quiet / (1 - quiet))
     draws = rng.random(hours)
     silent = np.empty(hours, dtype=np.bool_)
-    state = bool(draws[0] < shape.quiet)
+    state = bool(draws[0] < quiet)
     for hour in range(hours):
         if hour:
             state = draws[hour] >= wake_probability if state else draws[hour] < sleep_probability

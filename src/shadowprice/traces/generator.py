@@ -1,7 +1,7 @@
 """Generated workloads and matching clusters.
 
 `paper` draws uniformly from the ranges of OASiS's evaluation (section V-A), as printed. Its median
-job can't finish within 15 slots even alone with all its workers (papers' README, reading 6).
+job can't finish within 15 slots even alone with all its workers.
 
 `calibrated` only draws the mini-batch time differently: log-uniformly in [1e-6, 0.01] slots. With
 slots of 20 minutes, its median job can finish in 14 slots, of which communication takes 9.
@@ -62,9 +62,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Preset = Literal["paper", "chunk", "calibrated", "testbed", "pdors"]
 PRESETS: Final = ("paper", "chunk", "calibrated", "testbed", "pdors")
-TAU: Final = (0.001, 0.1)  # OASiS section V-A, in time slots
-CALIBRATED_TAU: Final = (1e-6, 0.01)
-TARGET: Final = (1.0, 15.0)  # slots
+TAU: Final = (0.001, 0.1)  # mini-batch time in slots, OASiS section V-A
+CALIBRATED_TAU: Final = (1e-6, 0.01)  # in slots
+TARGET: Final = (1.0, 15.0)  # in slots
 
 # EC2 capacities: GPU, vCPU, memory GiB. The paper gives C4 to workers and P2 and G3 to parameter
 # servers; workers need up to 4 GPUs and C4 has none, so the two are evidently swapped in print.
@@ -86,7 +86,8 @@ TESTBED_FAMILIES: Final[Mapping[str, int]] = {
 """Number of parameters of each model."""
 
 MIN_STEP_SECONDS: Final = 0.1
-"""Minimum computing time of a mini-batch of the testbed; long communication reduces epochs."""
+"""Minimum computing time of a mini-batch of the testbed; jobs with more communication have fewer
+epochs."""
 
 # GPUs and GiB of memory of the largest P2 and G3; they have no local disks (EBS).
 PDORS_MACHINES: Final = ((16, 732), (4, 488))
@@ -148,8 +149,9 @@ TESTBED: Final = GeneratorOptions("testbed", jobs=12, slots=10, slot_seconds=Fra
 def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
     """Draw a workload in order of arrival; its jobs are called ``job-0``, ``job-1``, ...
 
-    Those of `testbed` are called ``alexnet-0``, ``resnet-50-0``, ..., after their families.
+    Jobs of `testbed` are called after their families: ``alexnet-0``, ``resnet-50-0``, ...
     """
+    # A second number in a seed separates the random numbers of presets and clusters.
     if options.preset == "pdors":
         return _generate_pdors(options, np.random.default_rng([seed, 31]))
     if options.preset == "testbed":
@@ -213,35 +215,36 @@ def _generate_oasis(options: GeneratorOptions, rng: np.random.Generator) -> Work
 def _draw_sigmoids(
     options: GeneratorOptions, rng: np.random.Generator
 ) -> tuple[Floats, Floats, list[str]]:
-    """Draw values, decays and names of classes."""
+    """Draw values, decays and names of classes in the ranges of the options."""
     shares = (options.insensitive, options.sensitive)
     value, decay, classes = draw_sigmoids(rng, options.jobs, shares)
     low, high = options.value
-    # Rescaling instead of drawing again keeps every other draw of the seed.
+    # From [1, 100]. Rescaling instead of drawing again keeps every other draw of the seed.
     return low + (value - 1.0) / 99.0 * (high - low), decay, [CLASSES[index] for index in classes]
 
 
 def _oasis_profiles(rng: np.random.Generator, count: int) -> list[JobProfile]:
     """Draw the demands of section V-A, different for each job."""
 
-    def whole(low: int, high: int, unit: int) -> list[int]:
+    def integers(low: int, high: int, unit: int) -> list[int]:
         return [int(number) * unit for number in rng.integers(low, high, count, endpoint=True)]
 
-    def rates(low: float, high: float) -> list[int]:
-        return [round(number) * 10**6 for number in rng.uniform(low, high, count)]
+    def rates(low_mbps: float, high_mbps: float) -> list[int]:
+        return [round(number) * 10**6 for number in rng.uniform(low_mbps, high_mbps, count)]
 
-    gpus = whole(0, 4, MILLI)
-    gradients = whole(30, 575, 10**6)
+    gpus = integers(0, 4, MILLI)
+    gradients = integers(30, 575, 10**6)
     worker_rates, ps_rates = rates(100, 5000), rates(5000, 20000)
 
-    def share() -> list[tuple[int, int, int]]:
-        parts = (whole(1, 10, MILLI), whole(2, 32, 10**9), whole(5, 10, 10**9))
-        return list(zip(*parts, strict=True))
+    def cpu_memory_storage() -> list[tuple[int, int, int]]:
+        columns = (integers(1, 10, MILLI), integers(2, 32, 10**9), integers(5, 10, 10**9))
+        return list(zip(*columns, strict=True))
 
-    def demand(part: tuple[int, int, int], rate: int) -> dict[str, int]:
-        return {"cpu": part[0], "memory": part[1], "storage": part[2], BANDWIDTH: rate}
+    def demand(amounts: tuple[int, int, int], rate: int) -> dict[str, int]:
+        return {"cpu": amounts[0], "memory": amounts[1], "storage": amounts[2], BANDWIDTH: rate}
 
-    rows = zip(gpus, share(), worker_rates, share(), ps_rates, gradients, strict=True)
+    workers, servers = cpu_memory_storage(), cpu_memory_storage()
+    rows = zip(gpus, workers, worker_rates, servers, ps_rates, gradients, strict=True)
     return [
         JobProfile(
             worker={**({"gpu": gpu} if gpu else {}), **demand(worker, worker_rate)},
@@ -258,19 +261,19 @@ def _generate_testbed(options: GeneratorOptions, rng: np.random.Generator) -> Wo
     slots = np.sort(rng.integers(0, max(options.slots - 1, 1), jobs))
     families = [list(TESTBED_FAMILIES)[index % len(TESTBED_FAMILIES)] for index in range(jobs)]
     families = [families[index] for index in rng.permutation(jobs)]
-    images = rng.choice((20, 30), jobs)  # of a chunk, of 200 in all
+    images = rng.choice((20, 30), jobs)  # in a chunk; the data set has 200, a mini-batch has 10
     chunks, minibatches = -(-200 // images), images // 10
     gradients = np.array([4 * TESTBED_FAMILIES[family] for family in families])
     worker_mbps = rng.integers(1000, 3000, jobs, endpoint=True)
     ps_mbps = rng.integers(worker_mbps, 3000, endpoint=True)
-    sending = 16.0 * gradients / (worker_mbps * 1e6)
+    comm = 2 * 8.0 * gradients / (worker_mbps * 1e6)
     seconds = 60.0 * rng.uniform(40.0, 120.0, jobs)
     steps = chunks * minibatches
     min_epochs, max_epochs = 4, 30
-    fitting = np.floor(seconds / (steps * (sending + MIN_STEP_SECONDS))).astype(np.int64)
+    fitting_epochs = np.floor(seconds / (steps * (comm + MIN_STEP_SECONDS))).astype(np.int64)
     epochs = rng.integers(min_epochs, max_epochs, jobs, endpoint=True)
-    epochs = np.minimum(epochs, np.maximum(fitting, min_epochs))
-    tau = np.maximum(seconds / (epochs * steps) - sending, MIN_STEP_SECONDS)
+    epochs = np.minimum(epochs, np.maximum(fitting_epochs, min_epochs))
+    tau = np.maximum(seconds / (epochs * steps) - comm, MIN_STEP_SECONDS)
     value, decay, classes = _draw_sigmoids(options, rng)
     gpus = rng.integers(0, 1, jobs, endpoint=True)
     workers, servers = (_testbed_demands(rng, rates) for rates in (worker_mbps, ps_mbps))
@@ -311,21 +314,22 @@ def _generate_pdors(options: GeneratorOptions, rng: np.random.Generator) -> Work
     jobs = options.jobs
     slots = _arrival_slots(options, rng)
 
-    def whole(low: int, high: int, sides: tuple[int, ...] = ()) -> Ints:
-        return rng.integers(low, high, (*sides, jobs), endpoint=True)
+    def integers(low: int, high: int, rows: tuple[int, ...] = ()) -> Ints:
+        return rng.integers(low, high, (*rows, jobs), endpoint=True)
 
-    epochs, chunks, minibatches = whole(50, 150), whole(5, 20), whole(20, 40)
+    epochs, chunks, minibatches = integers(50, 150), integers(5, 20), integers(20, 40)
     milliseconds = rng.uniform(10.0, 50.0, jobs)
-    gradients, worker_mbps, ps_mbps = whole(50, 100), whole(100, 4_000), whole(4_000, 20_000)
+    gradients = integers(50, 100)
+    worker_mbps, ps_mbps = integers(100, 4_000), integers(4_000, 20_000)
     # Row 0 is for workers, row 1 for parameter servers.
-    gpus, memory, storage = (whole(low, high, (2,)) for low, high in ((0, 4), (2, 30), (4, 8)))
+    gpus, memory, storage = (integers(low, high, (2,)) for low, high in ((0, 4), (2, 30), (4, 8)))
 
-    def demand(side: int, index: int, mbps: int) -> dict[str, int]:
-        gpu = int(gpus[side, index]) * MILLI
+    def demand(row: int, index: int, mbps: int) -> dict[str, int]:
+        gpu = int(gpus[row, index]) * MILLI
         return {
             **({"gpu": gpu} if gpu else {}),
-            "memory": int(memory[side, index]) * 10**9,
-            "storage": int(storage[side, index]) * 10**9,
+            "memory": int(memory[row, index]) * 10**9,
+            "storage": int(storage[row, index]) * 10**9,
             BANDWIDTH: mbps * 10**6,
         }
 
@@ -440,62 +444,66 @@ def cluster_for(
     request more. Without GPUs, a server has memory and bandwidth for as many workers as fit on its
     cores.
 
-    There are at least as many servers as the widest job needs with its minimum number of workers.
-    If jobs use parameter servers, equally many servers are added for those. They fit one parameter
-    server for each GPU, so that GPUs are the scarce resource.
+    There are at least as many servers as any job needs for its minimum number of workers. If jobs
+    use parameter servers, equally many servers are added for them. These have capacity for one
+    parameter server per GPU, so that GPUs are the scarce resource.
     """
     if not load > 0:
         raise InputError(f"load={load}: write a number above 0")
     bounds.OFFERED_LOAD.check(load, "load")
-    counted = "gpu" if any(item.worker.get("gpu") for item in workload.profiles) else "cpu"
-    requested = np.array([profile.worker.get(counted, 0) / MILLI for profile in workload.profiles])
+    # GPUs, or cores if no job uses GPUs, are the units of the load.
+    unit = "gpu" if any(item.worker.get("gpu") for item in workload.profiles) else "cpu"
+    requested = np.array([profile.worker.get(unit, 0) / MILLI for profile in workload.profiles])
     seconds = worker_seconds(workload)
     span = max(float(np.ptp(workload.arrival)) / NANO, float(workload.slot_seconds))
-    needed_units = float((requested * seconds).sum()) / (span * load)
-    widest = float((requested * workload.min_workers).max())
+    units_for_load = float((requested * seconds).sum()) / (span * load)
+    units_of_largest_job = float((requested * workload.min_workers).max())
     maximum = {
         name: max(profile.worker.get(name, 0) for profile in workload.profiles)
         for name in ("gpu", "cpu", "memory", BANDWIDTH)
     }
     gpus_per_server = max(gpus_per_server, -(-maximum["gpu"] // MILLI))
     cores = max(8 * gpus_per_server, -(-maximum["cpu"] // MILLI))
-    if counted == "gpu":
-        places, memory = gpus_per_server, 32 * gpus_per_server
+    # ``workers_per_server`` is how many workers memory and bandwidth of a server suffice for.
+    if unit == "gpu":
+        workers_per_server, memory_gib = gpus_per_server, 32 * gpus_per_server
         capacity: dict[str, Any] = {"gpu": gpus_per_server}
     else:
-        places = min(int(cores / requested.min()), MAX_UNITS_PER_SERVER)
-        memory, capacity = min(places * -(-maximum["memory"] // 2**30), MAX_AMOUNT >> 30), {}
-    needed = float(np.ceil(max(needed_units, widest) / (capacity.get("gpu") or cores)))
+        workers_per_server = min(int(cores / requested.min()), MAX_UNITS_PER_SERVER)
+        memory_gib = min(workers_per_server * -(-maximum["memory"] // 2**30), MAX_AMOUNT >> 30)
+        capacity = {}
+    units_per_server = capacity.get("gpu") or cores
+    needed = float(np.ceil(max(units_for_load, units_of_largest_job) / units_per_server))
     bounds.SERVERS.check(needed, "the cluster sized to the jobs", "raise the load")
     count = max(1, int(needed))
     capacity |= {
         "cpu": cores,
-        "memory": f"{max(memory, -(-maximum['memory'] // 2**30))}GiB",
-        BANDWIDTH: f"{max(25, -(-places * maximum[BANDWIDTH] // 10**9))}Gbps",
+        "memory": f"{max(memory_gib, -(-maximum['memory'] // 2**30))}GiB",
+        BANDWIDTH: f"{max(25, -(-workers_per_server * maximum[BANDWIDTH] // 10**9))}Gbps",
     }
-    servers = [{"name": counted, "count": count, "role": "worker", "capacity": capacity}]
+    servers = [{"name": unit, "count": count, "role": "worker", "capacity": capacity}]
     if any(profile.ps is not None for profile in workload.profiles):
         servers.append(
             {
                 "name": "net",
                 "count": count,
                 "role": "ps",
-                "capacity": _ps_capacity(workload, places),
+                "capacity": _ps_capacity(workload, workers_per_server),
             }
         )
     return {"slot": slot_text(workload.slot_seconds), "horizon": horizon, "servers": servers}
 
 
-def _ps_capacity(workload: Workload, places: int) -> dict[str, Any]:
-    """Return the capacity of a server for ``places`` of the largest parameter servers."""
+def _ps_capacity(workload: Workload, count: int) -> dict[str, Any]:
+    """Return the capacity of a server for ``count`` of the largest parameter servers."""
     demands = [profile.ps for profile in workload.profiles if profile.ps is not None]
     maximum = {
         name: max(ps.get(name, 0) for ps in demands) for name in ("cpu", "memory", BANDWIDTH)
     }
     return {
-        "cpu": -(-places * maximum["cpu"] // MILLI),
-        "memory": f"{-(-places * maximum['memory'] // 2**30)}GiB",
-        BANDWIDTH: f"{-(-places * maximum[BANDWIDTH] // 10**9)}Gbps",
+        "cpu": -(-count * maximum["cpu"] // MILLI),
+        "memory": f"{-(-count * maximum['memory'] // 2**30)}GiB",
+        BANDWIDTH: f"{-(-count * maximum[BANDWIDTH] // 10**9)}Gbps",
     }
 
 
@@ -506,7 +514,7 @@ def worker_seconds(workload: Workload) -> NDArray[np.float64]:
     for index, profile in enumerate(workload.profiles):
         if profile.curve is None:
             bandwidth = profile.worker.get(BANDWIDTH, 0)
-            comm = 16 * profile.gradient / bandwidth if bandwidth else 0.0
+            comm = 2 * 8 * profile.gradient / bandwidth if bandwidth else 0.0
             seconds[index] = work[index] * (workload.minibatch_time[index] / NANO + comm)
         else:
             workers_needed = min(

@@ -1,4 +1,8 @@
-"""What importers of cluster logs share: from a log's columns to rows of the common table."""
+"""Common steps of importers of cluster logs, from a log's columns to rows of the common table.
+
+Importers add columns to a log's own: ``_submit``, ``_start`` and so on, each with the meaning of
+the column of `records.SCHEMA`, or of a helper that these functions describe.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,10 @@ from shadowprice.traces.log_values import STANDS_FOR_MISSING, TIME_PROBLEMS, Tim
 from shadowprice.traces.records import ImportTally
 from shadowprice.traces.text import Check, CheckedTable
 
-CLOCK_SKEW: Final = 60.0
+CLOCK_SKEW_SECONDS: Final = 60.0
 """Seconds by which a job may start before its submission, or end before its start.
 
-The clocks of two machines differ."""
+The times may be those of two machines, whose clocks differ."""
 
 RUNNING: Final = "no end: still running when the log was written"
 """Note for jobs whose run time isn't known yet."""
@@ -33,7 +37,7 @@ SLICES_OF_GPUS: Final = (
 def job_columns() -> dict[str, pl.Expr | str]:
     """Return the columns of `records.SCHEMA` that every importer of logs has, by name.
 
-    The job waited until its last attempt, without the time of the earlier ones.
+    ``queue`` is the time until the last attempt, without the run time of earlier attempts.
     """
     names = ("submit", "duration", "lost", "time_limit", "gpus", "gpu_type", "cpus", "memory")
     waited = (pl.col("_queue") - pl.col("_lost").fill_null(0.0)).clip(lower_bound=0.0)
@@ -41,7 +45,7 @@ def job_columns() -> dict[str, pl.Expr | str]:
 
 
 def count_shared_gpus(table: CheckedTable) -> None:
-    """Count the jobs with parts of GPUs only, and those with slices."""
+    """Add notes on jobs that have only shares of GPUs, and on jobs with MIG slices."""
     has_shares = pl.col("_has_shares") & (pl.col("_gpus") == 0)
     table.count_repairs(has_shares, SHARES_OF_GPUS, "kept")
     table.count_repairs(pl.col("_has_slices"), SLICES_OF_GPUS, "kept")
@@ -50,9 +54,9 @@ def count_shared_gpus(table: CheckedTable) -> None:
 def check_problems(
     table: CheckedTable, times: Times, column: str, label: str, zone: str
 ) -> list[Check]:
-    """Return the checks that the times of a column are valid, and count the missing ones.
+    """Return the checks that the times of a column are valid, and note the missing times.
 
-    ``label`` is the column's name in the note, and ``zone`` that of times without an offset.
+    ``label`` is the column's name in the note. ``zone`` is the zone of times without an offset.
     """
     table.count_repairs(pl.lit(times.missing), f"{label}: {STANDS_FOR_MISSING}")
     return [
@@ -67,8 +71,8 @@ def check_problems(
 
 
 def drop_repeated_rows(frame: pl.DataFrame, name: str, tally: ImportTally) -> pl.DataFrame:
-    """Drop and count rows that equal an earlier one: joined logs both list a job."""
-    # Several equal jobs without a name or start may be submitted at once.
+    """Drop and count rows that equal an earlier row, as in joined logs that overlap."""
+    # Rows without a name or start may be several jobs that were submitted at once.
     identified = frame[name].is_not_null() & frame["_start"].is_not_null()
     is_first = frame.select(pl.struct(pl.exclude("line")).is_first_distinct()).to_series()
     kept = frame.filter(is_first | ~identified)
@@ -81,17 +85,18 @@ def merge_attempts(
 ) -> pl.DataFrame | None:
     """Merge rows of jobs that were submitted once and ran several times, one after another.
 
-    The last attempt counts, and ``_lost`` is the time of the earlier ones. Return None if a name
-    that repeats is not that of such a job: rows overlap, were submitted at different times, differ
-    in a column of ``same`` (such as the user), or follow one that passed.
+    The row of the last attempt stays, and ``_lost`` is the run time of the earlier attempts. Return
+    None if rows of one name aren't attempts of a job: they overlap, were submitted at different
+    times, differ in a column of ``same`` (such as the user), or follow a row that passed.
     """
     ran = pl.coalesce("_duration", pl.col("_end") - pl.col("_start"))
+    # ``_ran`` and ``_stopped`` are the run time and the end of each row, if they can be computed.
     timed = frame.with_columns(_ran=ran, _stopped=pl.coalesce("_end", pl.col("_start") + ran))
     rows = timed.filter(pl.col(name).is_not_null()).sort("_start", nulls_last=True)
     previous = pl.col("_stopped").shift(1).over(name)
     # An attempt that hasn't started follows all others: the job waits to run again.
     is_waiting = pl.col("_start").is_null() & (pl.col("_ran").fill_null(0.0) == 0.0)
-    is_later = (pl.col("_start") >= previous - CLOCK_SKEW) | is_waiting
+    is_later = (pl.col("_start") >= previous - CLOCK_SKEW_SECONDS) | is_waiting
     is_same = pl.col("_submit") == pl.col("_submit").shift(1).over(name)
     for column in same:
         is_same &= pl.col(column).eq_missing(pl.col(column).shift(1).over(name))
@@ -125,12 +130,13 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
         submit.is_null() & start.is_not_null(), "no submission time; the start is used"
     )
     table.frame = table.frame.with_columns(
-        _submit=pl.coalesce(submit, start), _waited=submit.is_not_null()
+        _submit=pl.coalesce(submit, start), _has_submit=submit.is_not_null()
     )
-    never = start.is_null() & (duration.is_null() | (duration == 0))
-    table.drop(never & (pl.col("_status") == "unfinished"), "pending: never started")
+    never_ran = start.is_null() & (duration.is_null() | (duration == 0))
+    table.drop(never_ran & (pl.col("_status") == "unfinished"), "pending: never started")
+    # A job that passed has run, so its missing start is a fault of the log.
     has_passed = (pl.col("_status") == "passed").fill_null(False)
-    table.drop(never & (end.is_null() | ~has_passed), "never started")
+    table.drop(never_ran & (end.is_null() | ~has_passed), "never started")
     table.drop(duration.is_null() & start.is_not_null() & end.is_null(), RUNNING)
     table.check(submit.is_not_null(), submitted, "is missing")
     table.check(
@@ -139,7 +145,7 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
         "leaves the run time unknown",
         "a job needs a start and an end, or a run time",
     )
-    is_early = duration.is_null() & (end < start) & (end >= start - CLOCK_SKEW)
+    is_early = duration.is_null() & (end < start) & (end >= start - CLOCK_SKEW_SECONDS)
     table.count_repairs(is_early, "ended up to a minute before its start: clocks differ")
     table.frame = table.frame.with_columns(_end=pl.when(is_early).then(start).otherwise(end))
     table.check(
@@ -157,12 +163,12 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
     table.frame = table.frame.with_columns(_queue=pl.coalesce(start, end - duration) - submit)
     queue = pl.col("_queue")
     table.check(
-        queue.is_null() | (queue >= -CLOCK_SKEW),
+        queue.is_null() | (queue >= -CLOCK_SKEW_SECONDS),
         names.get("start") or names.get("end") or submitted,
         "is before the submission",
         "check which columns are the times",
     )
     table.count_repairs(queue < 0, "started up to a minute before its submission: clocks differ")
     # A start used as the submission says nothing about waiting.
-    waited = pl.when("_waited").then(queue.clip(lower_bound=0.0))
+    waited = pl.when("_has_submit").then(queue.clip(lower_bound=0.0))
     table.frame = table.frame.with_columns(_queue=waited)

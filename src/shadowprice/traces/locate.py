@@ -23,14 +23,14 @@ from shadowprice.traces.records import Trace, TraceSelection, select
 from shadowprice.traces.registry import ImportContext, TraceFormat, format_names, get_format
 
 ENVIRONMENT: Final = "SHADOWPRICE_TRACES"
-_JOB_FILES: Final = frozenset({".yaml", ".yml", ".jsonl", ".ndjson"})
+_JOB_FILES: Final = frozenset({".yaml", ".yml", ".jsonl", ".ndjson"})  # suffixes
 DEFAULT_FOLDER: Final = Path("../shared/traces")
 SELECTION_OPTIONS: Final[Mapping[str, str]] = {
-    "vc": "only these tenants, comma between them",
-    "from": "only jobs submitted so long after the first (2d, 6h)",
-    "to": "only jobs submitted before so long after the first",
-    "limit": "at most so many jobs, the earliest",
-    "skip_invalid": "yes: leave out wrong rows, counted, instead of refusing the file",
+    "vc": "only jobs of these tenants, separated by commas",
+    "from": "only jobs submitted at least this long after the first (2d, 6h)",
+    "to": "only jobs submitted less than this long after the first",
+    "limit": "maximum number of jobs; the earliest are kept",
+    "skip_invalid": "yes: leave out and count invalid rows, instead of refusing the file",
 }
 
 
@@ -45,7 +45,7 @@ class TraceSpec:
     selection: TraceSelection
     """Jobs to keep."""
     skip_invalid: bool
-    """Whether invalid rows are left out."""
+    """Whether invalid rows are dropped and counted, instead of refusing the file."""
     options: Mapping[str, str]
     """Options of the format."""
     synthesis: Mapping[str, str]
@@ -113,9 +113,9 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
     """
     if isinstance(spec, str):
         spec = parse_spec(spec)
-    reading = ImportContext(skip_invalid=skip_invalid or spec.skip_invalid, options=spec.options)
+    context = ImportContext(skip_invalid=skip_invalid or spec.skip_invalid, options=spec.options)
     try:
-        return select(spec.format.read(spec.path, reading), spec.selection)
+        return select(spec.format.read(spec.path, context), spec.selection)
     except ZipMemberError as error:
         if error.member is None:
             raise
@@ -123,7 +123,7 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
         hint = error.hint.format(shlex.quote(f"{spec.format.name}:{path}"))
         raise InputError(Fault(str(error.path), error.message, hint)) from error
     except (pl.exceptions.PolarsError, OverflowError) as error:
-        if spec.format.extension is not None:  # reported at the line of its file
+        if spec.format.extension is not None:  # an extension's bug is reported at its line
             raise
         # A column can't hold a number that was parsed leniently, or a product of numbers.
         reason = quote_for_display(str(error).splitlines()[0])
@@ -132,9 +132,9 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Split a specification into the format, a name or ``FILE.py:NAME``, and the rest.
+    """Split a trace location into the format, a name or ``FILE.py:NAME``, and the rest.
 
-    A registered name takes precedence, so that its path may contain ``.py:``.
+    A registered name takes precedence, so that the path after it may contain ``.py:``.
     """
     name, colon, rest = text.partition(":")
     if name not in format_names() and is_file_reference(text):
@@ -162,7 +162,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def escape_path(path: str) -> str:
-    """Return a path as a trace location writes it: a question mark begins the options."""
+    """Escape a path for a trace location, in which a question mark begins the options."""
     return path.replace("%", "%25").replace("?", "%3F")
 
 
@@ -179,7 +179,10 @@ def _exists(location: str) -> bool:
 
 
 def _check_escapes(name: str, rest: str, location: str) -> None:
-    """Refuse a path that only exists if its question marks and percent signs are escaped."""
+    """Raise `InputError` if a path only exists with its question marks and percent signs escaped.
+
+    ``rest`` is the path with the options, and ``location`` the path alone.
+    """
     if _exists(unquote(location)):
         return
     for end in [*(index for index, char in enumerate(rest) if char == "?"), len(rest)]:

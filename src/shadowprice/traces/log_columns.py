@@ -1,7 +1,7 @@
 """Columns of a cluster's own log: its header, and what each column means.
 
-A header is compared without case, separators and units. A guess must fit the values of its column:
-``wait`` may be a time, or whether a job waited.
+A header is compared without case, separators and units. A guess must fit the values of its column,
+because the header doesn't suffice: ``wait`` may be a duration, or whether a job waited.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ HEADERS: Final[Mapping[str, str]] = {
     "status": "status state stat jobstate finalstate phase result outcome exitstatus exitcode",
     "model": "model modelname architecture network",
 }
-"""Headers by meaning, in lower case without separators and units; the best first."""
+"""Headers by meaning, in lower case without separators and units, the likeliest first."""
 
 _NAMESPACES: Final = re.compile(
     r"(?:(?:params?|parameters|config|tags|mlflow|metadata|spec|status|summary|attributes|sys"
     r"|resource_list|requests|limits)[./])+",
     re.IGNORECASE,
 )
-"""Beginnings of headers that name a group of columns: ``params.num_gpus`` of MLflow."""
+"""Groups of columns at the beginning of headers, as in ``params.num_gpus`` of MLflow."""
 _LISTS: Final = frozenset(
     {"alloctres", "reqtres", "tres", "allocgres", "reqgres", "gres", "trespernode", "grespernode"}
 )
@@ -89,9 +89,9 @@ _CLOCK_WORDS: Final = _UTC | {"local", "ts", "epoch", "unix"}
 """Last words of a header that say how a time is written."""
 _SPAN_WORDS: Final = frozenset({"hh", "mm", "ss", "hms", "dd"})
 """Last words of a header that say how a duration is written."""
-_OWN: Final = "column "  # beginning of a name that differs from the header's
+_OWN: Final = "column "  # prefix of a replaced name, see `_own_name`
 _SEPARATORS: Final = (",", ";", "\t", "|")
-_MAX_COMMENTS: Final = 100  # lines at each end of a preamble that may be the header
+_MAX_COMMENTS: Final = 100  # maximum comments at each end of a preamble that may be the header
 _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
 Misfit = Callable[[str, str], str | None]
 """Returns why a column can't have a meaning, or None if it can."""
@@ -113,8 +113,8 @@ class LogColumns:
     """Columns by meaning."""
 
     names: dict[str, str]
-    guessed: frozenset[str]  # meanings of columns that the user didn't map
-    ignored: dict[str, tuple[str, str]]  # by meaning, a column that isn't used, and the reason
+    guessed: frozenset[str]  # meanings that the user didn't map
+    ignored: dict[str, tuple[str, str]]  # by meaning: a column that isn't used, and the reason
 
     def ignore(self, meaning: str, reason: str) -> None:
         """Stop using the column of a meaning."""
@@ -134,7 +134,7 @@ def read_header(path: Path, head: str, mapping: Mapping[str, str]) -> TableHeade
 
 
 def _own_name(name: str, number: int) -> str:
-    """Return a name that isn't empty, isn't used by importers, and isn't a pattern of polars."""
+    """Return a name; replace an empty one, one that importers use, or a pattern of polars."""
     if not name:
         return f"{_OWN}{number}"
     is_pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
@@ -144,8 +144,9 @@ def _own_name(name: str, number: int) -> str:
 def _preamble(path: Path, head: str, mapped: AbstractSet[str]) -> tuple[int, str]:
     """Return the number of lines before the header, and the separator of columns.
 
-    Such lines are blank, comments after ``#``, or Excel's ``sep=;``. A header may begin with ``#``
-    too: it has as many fields as the first row, and is at least as likely a header as that row.
+    Lines before the header are blank, comments after ``#``, or Excel's ``sep=;``. The header may
+    begin with ``#``, too. Then it has as many fields as the first other line, and at least as many
+    fields that look like names of columns.
     """
     lines = [line.strip("\r ") for line in head.split("\n")]
     stated = re.fullmatch(r"sep=([,;\t|])", lines[0], re.IGNORECASE)
@@ -196,10 +197,11 @@ def parse_mapping(mapping: str) -> dict[str, str]:
 def choose_columns(
     header: TableHeader, filled: Sequence[str], mapping: Mapping[str, str], misfit: Misfit
 ) -> LogColumns:
-    """Return the column of each meaning: as mapped, else the best that fits.
+    """Return the column of each meaning: the mapped one, else the likeliest one that fits.
 
-    Guesses come from ``filled``, the columns with a value. One that doesn't fit is only used if a
-    job needs it. Raises `InputError` if a mapped column doesn't exist, or a needed one is missing.
+    Guesses come from ``filled``, the columns with a value. A column that doesn't fit is only used
+    if every job needs its meaning. Raises `InputError` if a mapped column doesn't exist, or a
+    needed meaning has no column.
     """
     mapped = {meaning: _mapped_name(header, column) for meaning, column in mapping.items()}
     columns = LogColumns({}, frozenset(HEADERS.keys() - mapped.keys()), {})
@@ -213,7 +215,7 @@ def choose_columns(
             reason = misfit(meaning, name)
             if reason is None:
                 names[meaning] = name
-                if meaning not in TIMES:  # a column of times of the day is worth a note
+                if meaning not in TIMES:  # the user should know of an unused column of times
                     columns.ignored.pop(meaning, None)
                 break
             columns.ignored.setdefault(meaning, (name, reason))
@@ -265,7 +267,7 @@ def _is_needed(meaning: str, names: AbstractSet[str]) -> bool:
 
 
 def _check_needed(header: TableHeader, filled: Sequence[str], names: AbstractSet[str]) -> None:
-    lacking: dict[str, tuple[str, ...]] = {}
+    lacking: dict[str, tuple[str, ...]] = {}  # meanings by what they state
     if not {"submit", "start"} & names:
         lacking["the submission"] = ("submit", "start")
     if "duration" not in names and not {"start", "end"} <= names:
@@ -288,7 +290,7 @@ def _check_needed(header: TableHeader, filled: Sequence[str], names: AbstractSet
 
 
 def _ignore_unused(columns: LogColumns) -> None:
-    """Ignore columns whose meaning another column has already."""
+    """Ignore columns that add nothing to the other columns."""
     names = columns.names
     if "wait" in names and "start" in names:
         columns.ignore("wait", "starts are known")
@@ -303,6 +305,8 @@ def _ignore_unused(columns: LogColumns) -> None:
 def _candidates(meaning: str, names: Sequence[str]) -> list[str]:
     """Return the columns whose header looks like a meaning, the likeliest first."""
     by_key: dict[str, str] = {}
+    # Reversed, so that the first of several columns with one key stays; full names come before
+    # names without their group.
     for name in reversed(names):
         short = _without_namespace(name)
         if short != name:
@@ -311,8 +315,8 @@ def _candidates(meaning: str, names: Sequence[str]) -> list[str]:
         key = _key(name, meaning)
         by_key[key] = name
         by_key[key.removeprefix("job") or key] = name
-    found = [by_key[word] for word in HEADERS[meaning].split() if word in by_key]
-    return list(dict.fromkeys(found))
+    likely = [by_key[word] for word in HEADERS[meaning].split() if word in by_key]
+    return list(dict.fromkeys(likely))
 
 
 def _without_namespace(name: str) -> str:
@@ -333,8 +337,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _split_name(name: str) -> list[str]:
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
-    return re.findall(r"[a-z0-9]+", parted)
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()  # camelCase
+    return re.findall(r"[a-z0-9]+", spaced)
 
 
 def _key(name: str, meaning: str) -> str:
@@ -358,7 +362,7 @@ def seconds_unit(name: str) -> float:
 
 
 def lists_resources(name: str) -> bool:
-    """Return whether a header is that of lists of resources of all kinds, as Slurm has them."""
+    """Return whether a header is of a column with lists of resources, such as Slurm's AllocTRES."""
     return _key(name, "gpus").removeprefix("job") in _LISTS
 
 
@@ -384,17 +388,17 @@ def is_hours_and_minutes(name: str) -> bool:
 
 
 def may_be_span(name: str) -> bool:
-    """Return whether a header of submissions may also be that of run times, if it has numbers."""
+    """Return whether a header of submissions may mean run times if the column has numbers."""
     return _key(name, "submit") == "time"
 
 
 def may_be_names(name: str) -> bool:
-    """Return whether a header of waits may also be that of names: of queues."""
+    """Return whether a header of waits may mean names of queues."""
     return _key(name, "wait") == "queue"
 
 
 def is_htcondor_status(name: str) -> bool:
-    """Return whether a header is HTCondor's of states, which are numbers."""
+    """Return whether a header is HTCondor's JobStatus, a number."""
     return _key(name, "status") == "jobstatus"
 
 

@@ -36,25 +36,27 @@ NOTHING: Final = frozenset(
 """Texts that mean a missing value, in lower case."""
 
 FIRST_ABSOLUTE: Final = 1e8
-"""Least number that is read as seconds since 1970 (March 1973); smaller ones count from 0."""
+"""Minimum number that is read as seconds since 1970 (March 1973); smaller numbers count from an
+unknown beginning."""
 
 MAX_OFFSET_HOURS: Final = 15
-"""Maximum offset of a time from UTC that is read, in hours; zones have up to 14."""
+"""Hours above which an offset from UTC isn't valid; time zones have offsets up to 14 hours."""
 
 STANDS_FOR_MISSING: Final = (
     "0, -1, 1900-01-01, 9999-12-31 or a largest integer stands for a missing time"
 )
-"""Note for times that logs write if there is none."""
+"""Note on values that logs write in place of a missing time."""
 _DISTANT_DATES: Final = (-62_135_596_800.0, -2_208_988_800.0, 253_402_214_400.0)
 """0001-01-01, 1900-01-01 and 9999-12-31 in seconds since 1970."""
 _MISSING_NUMBERS: Final = (
     *(-9_223_372_036_854_775_808.0, -6_795_364_578_871_345_152.0),
     *(float(2**31 - 1), float(2**32 - 2), float(2**32 - 1), float(2**63 - 1), float(2**64 - 1)),
 )
-"""numpy's NaT and Go's zero time in nanoseconds; the largest integers, which Slurm writes too."""
+"""NaT of numpy and the zero time of Go in nanoseconds; largest integers, also those of Slurm."""
 _SIZES: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
-"""Numbers above the first are times since 1970 in units of which a second has the second."""
-_SERIAL_DATES: Final = (20_000.0, 80_000.0)
+"""Pairs: numbers above the first are times since 1970 in ns, us or ms, of which a second has as
+many as the second says."""
+_SERIAL_DATES: Final = (20_000.0, 80_000.0)  # 1954 to 2119 in the days of spreadsheets
 _SERIAL_SENTINELS: Final = (-1.0, 0.0, 1.0, 2.0)
 """-1, 0 and 1900-01-01 as Excel and LibreOffice count days."""
 _LAST_SERIAL_DAY: Final = (2_958_465.0, 2_958_466.0)
@@ -76,7 +78,7 @@ _REWRITTEN: Final = (
     (r"^(\d{4}-\d{2}-\d{2})[Tt](\d)", "${1} ${2}"),
     (r"^(\d{8})[Tt](\d{2})(\d{2})(\d{2})", "${1} ${2}:${3}:${4}"),
     (r"^(\d{8})[Tt](\d{2})(\d{2})(Z|[+-]|$)", "${1} ${2}:${3}${4}"),
-    # In no unit is it a number of the years 1970 to 2128.
+    # 20240305060708: as a number of any unit, it would lie outside 1970 to 2128.
     (r"^((?:19|20)\d{6})(\d{2})(\d{2})(\d{2})$", "${1} ${2}:${3}:${4}"),
     (r" m=[+-][\d.]+$", ""),  # Go's monotonic clock
     (r"(:\d{2}),(\d+)", "${1}.${2}"),
@@ -92,18 +94,18 @@ _REWRITTEN: Final = (
     (r"(?i)(\d) ?(?:utc|gmt)([+-]\d{2}:?\d{2})$", "${1}${2}"),
     (r"(?i)(:\d{2}) ([a-z]{3,5}) (\d{4})$", "${1} ${3} ${2}"),  # date's 06:07:08 UTC 2024
 )
-"""Patterns of times that differ from the forms below only in writing, and their replacements."""
+"""Patterns that bring times into one of the forms above, and their replacements."""
 
 _EPOCH: Final = pl.Series([datetime(1970, 1, 1)])
 _FILES_OF_ZONES: Final = frozenset({"Factory", "localtime", "posixrules"})
-"""Names of files beside those of zones."""
+"""Names in the folder of time zones that aren't zones."""
 _MACHINE_ZONES: Final = frozenset({"localtime", "local", "system", "host", "machine"})
 """Words that people write for the time zone of their machine, in lower case."""
 
 _MIDNIGHT: Final = r"[T ]24:00(:00(?:\.0+)?)?$"
 Reading = Literal["earliest", "latest"]
 _READINGS: Final[tuple[Reading, Reading]] = ("earliest", "latest")
-"""Readings of a time that a local clock showed twice."""
+"""Both meanings of a time that a local clock showed twice, at the end of daylight saving time."""
 
 _ZONES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("wet", "west"), "Europe/Lisbon"),
@@ -113,7 +115,7 @@ _ZONES: Final[Mapping[str, str]] = {
     "mst": "MST",
     "hst": "HST",
 }
-"""Zones of abbreviations with one meaning."""
+"""Zones of the abbreviations that have only one meaning."""
 
 UNIT_SECONDS: Final[Mapping[str, float]] = {
     **dict.fromkeys(("ns", "nanos", "nanoseconds"), 1e-9),
@@ -150,7 +152,7 @@ _GPU: Final = re.compile(
     re.IGNORECASE,
 )
 _SCOPE: Final = re.compile(r"PER_(?P<scope>NODE|TASK|JOB|SOCKET):", re.IGNORECASE)
-"""What the number of a GRES counts for, in front of it; Slurm before 20.11 wrote it."""
+"""Scope of a GRES's number, written before it by Slurm before 20.11."""
 _GPU_NUMBER: Final = re.compile(r"7696487(?=[:=]|$)")
 """Slurm's number of the GRES gpu, in place of its name if a server didn't know the name."""
 _SHARES: Final = re.compile(r"(?:gres[/:])?(?:shard|mps)\b", re.IGNORECASE)
@@ -164,11 +166,11 @@ _SLICE: Final = re.compile(
 _SLICE_RESOURCE: Final = re.compile(
     r"[\w-]+\.com/mig-(?P<profile>[^=:]+)[=:](?P<count>\d+)", re.IGNORECASE
 )
-"""A number of MIG slices as Kubernetes counts them, apart from GPUs."""
+"""A number of MIG slices in the notation of Kubernetes, which doesn't count them as GPUs."""
 _SLICE_SHARES: Final[Mapping[str, float]] = {"1": 1 / 8, "2": 1 / 4, "3": 1 / 2, "4": 1 / 2, "7": 1}
-"""Share of a GPU's memory by number of compute slices; a cluster divides GPUs by halving."""
+"""Share of a GPU's memory by number of compute slices; the shares are sizes in `devices.PARTS`."""
 _QUARTERED: Final = frozenset({("1", "6"), ("2", "12"), ("4", "24"), ("2", "48"), ("4", "96")})
-"""Slices, and GB of memory, of GPUs with four slices: A30, and RTX PRO 6000."""
+"""Slices and GB of memory in profiles of GPUs with only four slices: A30 and RTX PRO 6000."""
 _OTHER_GRES: Final = re.compile(
     r"(?:shard|mps|craynetwork|licenses?|nic|nvme|ssd|hbm|lustre|scratch|bandwidth|(?:local)?tmp\w*"
     r"|fpga|[nth]pu)s?[:=]",
@@ -182,7 +184,7 @@ _OTHER: Final = re.compile(
     r"|(?!(?:gres[/:]|[\w-]+\.com/)?n?gpus?\b)[\w.-]+(?:/[\w./:+@-]+[=:]|:))[\w.:+-]+(?:\(.*\))?",
     re.IGNORECASE,
 )
-"""A resource that isn't counted: of a known name, of a kind (license/x=1), or a GRES (nic:1)."""
+"""A resource that isn't read: with a known name, with a kind (license/x=1), or a GRES (nic:1)."""
 _TYPED: Final = (
     # No x after a letter: an rtx3090 isn't 3090 GPUs.
     re.compile(
@@ -245,9 +247,9 @@ class Tres:
     gpu_type: str | None = None  # types of GPU, with ``|`` between them
     cpus: float | None = None
     memory: int | None = None  # bytes
-    gpus_per: str = ""  # what GPUs count for, as PER_NODE: states; "several" if it differs
-    has_shares: bool = False  # whether it holds parts of GPUs, of a size that isn't known
-    has_slices: bool = False  # whether it holds MIG slices, which count as shares of a GPU
+    gpus_per: str = ""  # scope of the GPUs, such as "node" for PER_NODE; "several" if it differs
+    has_shares: bool = False  # whether it has parts of GPUs, of unknown size
+    has_slices: bool = False  # whether it has MIG slices, which count as shares of a GPU
 
 
 _NO_TRES: Final = Tres()
@@ -259,14 +261,16 @@ def is_nothing(text: pl.Expr) -> pl.Expr:
 
 
 def is_zero_time(text: pl.Expr) -> pl.Expr:
-    """Return whether text is the zero of a type of times, which means a missing one."""
+    """Return whether text is the zero value of a type of times, which means a missing time."""
     return text.str.contains(r"^\s*(?:0001-01-01|0000-00-00|1970-01-01[T ]00:00:00)").fill_null(
         False
     )
 
 
-def each(column: pl.Series, read: Callable[[str], Value | None], kind: pl.DataType) -> pl.Series:
-    """Return what a function reads from each text; it is called once for each distinct text."""
+def map_texts(
+    column: pl.Series, read: Callable[[str], Value | None], kind: pl.DataType
+) -> pl.Series:
+    """Apply a function to each text of a column; it is called once for each distinct text."""
     texts = column.drop_nulls().unique().to_list()
     values = {text: read(text) for text in texts}
     return pl.Series(column.name, [values.get(text) for text in column], dtype=kind)
@@ -285,8 +289,8 @@ def time_zone(name: str) -> str:
 
 
 def _zone_hint(name: str) -> str:
-    """Return the hint for an unknown zone; a log's zone doesn't depend on who reads the log."""
-    if name.lower() in _MACHINE_ZONES:
+    """Return the hint for an unknown zone."""
+    if name.lower() in _MACHINE_ZONES:  # a log's zone must not depend on who reads the log
         own = _machine_zone()
         if own:
             return f"write its name: this machine's is {own}"
@@ -328,17 +332,17 @@ TIME_PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
 class Times:
     """Points in time of one column, in seconds since 1970 or since an unknown beginning.
 
-    ``later`` differs from ``seconds`` where the local clock showed a time twice, at the end of
-    daylight saving time: ``seconds`` is the first of the two.
+    If a local clock showed a time twice, at the end of daylight saving time, ``seconds`` has the
+    earlier meaning and ``later`` the later one; else both are equal.
     """
 
     seconds: pl.Series
     later: pl.Series
     absolute: bool  # whether the seconds count from 1970
-    problem: pl.Series  # a key of `TIME_PROBLEMS` if a time is written correctly but isn't valid
-    missing: pl.Series  # whether a time stands for a missing one; its seconds are null
+    problem: pl.Series  # a key of `TIME_PROBLEMS` for a time that can be read but isn't valid
+    missing: pl.Series  # whether a value stands for a missing time; its seconds are null
     zero: pl.Series  # whether a time is written as the number 0 or -1, in any unit
-    may_miss: bool = False  # whether times of the column may stand for missing ones
+    may_miss: bool = False  # whether values of the column may stand for missing times
 
 
 def choose_readings(
@@ -346,15 +350,16 @@ def choose_readings(
 ) -> dict[str, pl.Series]:
     """Return the seconds of a log's columns, with the likeliest readings of repeated local times.
 
-    Of all readings of a row, those are the likeliest that are in order and agree with the run time;
-    of several, the earliest. ``times`` has the columns in the order in which they happen; the run
-    time is the difference of ``start`` and ``end``, if it has both. ``elapsed`` is the run time in
-    seconds, null if unknown, and ``skew`` the seconds by which clocks may differ.
+    The likeliest readings of a row are in order, and ``end`` minus ``start`` agrees with the run
+    time. Of several, the earliest are chosen. ``times`` has the columns in the order in which they
+    happen. ``elapsed`` is the run time in seconds, null if unknown. ``skew`` is the number of
+    seconds by which clocks may differ.
     """
     if not times:
         return {}
     columns = {name: column.seconds.to_list() for name, column in times.items()}
     repeated = pl.DataFrame({f"{i}": t.seconds != t.later for i, t in enumerate(times.values())})
+    # Only a few rows fall into the repeated hour, so that a loop over them is fast.
     rows = repeated.select(pl.any_horizontal(pl.all().fill_null(False))).to_series().arg_true()
     for row in rows:
         readings = [
@@ -365,8 +370,8 @@ def choose_readings(
         ]
 
         def contradictions(values: Sequence[float | None], row: int = row) -> tuple[int, bool]:
-            known = [value for value in values if value is not None]
-            disorder = sum(later < earlier - skew for earlier, later in pairwise(known))
+            stated = [value for value in values if value is not None]
+            disorder = sum(later < earlier - skew for earlier, later in pairwise(stated))
             by_name = dict(zip(times, values, strict=True))
             start, end, span = by_name.get("start"), by_name.get("end"), elapsed[row]
             if start is None or end is None or span is None:
@@ -393,10 +398,11 @@ def read_times(
 ) -> Times:
     """Read a column of times in any usual form; local times are those of a zone.
 
-    Numbers since 1970 are seconds, milliseconds, microseconds or nanoseconds, by their size;
-    smaller ones are ``unit`` seconds each. ``order`` says which of 3/4/2024 is the day, if the
-    column itself doesn't show it. If times ``may_miss``, 0, -1, and 0001-01-01, 1900-01-01 and
-    9999-12-31 in any of these units stand for missing ones, and so do largest integers.
+    The size of a number since 1970 shows whether it is in seconds, milliseconds, microseconds or
+    nanoseconds. Smaller numbers are multiples of ``unit`` seconds. ``order`` says which number of
+    3/4/2024 is the day, if the column itself doesn't show it. If times ``may_miss``, these stand
+    for missing times: 0, -1, largest integers, and the dates 0001-01-01, 1900-01-01 and 9999-12-31
+    in any of these units.
 
     Raises `InputError` if days and months can't be distinguished.
     """
@@ -408,23 +414,25 @@ def read_times(
     for pattern, replacement in _REWRITTEN:
         text = text.str.replace(pattern, replacement)
     numbers = text.cast(pl.Float64, strict=False)
-    # 20240305 is a date if all are, or if other times aren't numbers; else it is a number.
-    dates = text.str.contains(r"^(?:19|20)\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$")
-    dated = bool(dates.drop_nulls().all()) or numbers.null_count() > text.null_count()
-    numeric = numbers.is_not_null() & ~(dates.fill_null(False) & dated)
-    zero = numbers.is_in([0.0, -1.0]).fill_null(False)
-    has_texts = numeric.sum() < text.is_not_null().sum()
+    # 20240305 is a date if all values look so, or if some value isn't a number; else a number.
+    looks_like_date = text.str.contains(r"^(?:19|20)\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$")
+    are_dates = bool(looks_like_date.drop_nulls().all()) or numbers.null_count() > text.null_count()
+    is_number = numbers.is_not_null() & ~(looks_like_date.fill_null(False) & are_dates)
+    is_zero = numbers.is_in([0.0, -1.0]).fill_null(False)
+    has_texts = is_number.sum() < text.is_not_null().sum()
     naive, suffix = _naive(text, order, location) if has_texts else (text.clear(len(text)), text)
-    if not has_texts or (numeric.any() and naive.null_count() == len(naive)):  # no dates
+    if not has_texts or (is_number.any() and naive.null_count() == len(naive)):  # only numbers
         seconds = _scale_numbers(numbers, unit).alias(column.name)
         is_distant = _distant_numbers(numbers, unit)
         is_absolute = bool((seconds.filter(~is_distant) >= FIRST_ABSOLUTE).any())
         is_rounded = is_absolute and _are_rounded(text, numbers, seconds)
         rounded = pl.lit("rounded" if is_rounded else None, dtype=pl.String())
         problem = _evaluate(pl.when(text.is_not_null()).then(rounded))
-        missing = is_distant | (zero & is_absolute) if may_miss else _none_of(text)
-        return _within_range(Times(seconds, seconds, is_absolute, problem, missing, zero, may_miss))
-    zero &= numeric
+        missing = is_distant | (is_zero & is_absolute) if may_miss else _none_of(text)
+        return _within_range(
+            Times(seconds, seconds, is_absolute, problem, missing, is_zero, may_miss)
+        )
+    is_zero &= is_number
     scaled = _scale_numbers(numbers, unit)
     readings = []
     zone_problem = pl.Series([None] * len(text), dtype=pl.String())
@@ -432,7 +440,7 @@ def read_times(
         local = naive.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
         shift, zone_problem = _offsets(naive, suffix, zone, ambiguous)
         read = (
-            pl.when(numeric)
+            pl.when(is_number)
             .then(scaled)
             .when(zone_problem.is_not_null())
             .then(None)
@@ -441,18 +449,18 @@ def read_times(
             .otherwise(naive.dt.epoch("us") / 1e6 - shift)
         )
         readings.append(_evaluate(read).alias(column.name))
-    first, later = readings
-    skipped = pl.when(naive.is_not_null() & first.is_null()).then(pl.lit("skipped"))
+    earlier, later = readings
+    skipped = pl.when(naive.is_not_null() & earlier.is_null()).then(pl.lit("skipped"))
     problem = _evaluate(pl.coalesce(zone_problem, skipped))
     missing = _none_of(text)
     if may_miss:
-        is_distant = _distant_numbers(_evaluate(pl.when(numeric).then(numbers)), unit)
-        missing = is_distant | zero | _distant_texts(first)
-    return _within_range(Times(first, later, True, problem, missing, zero, may_miss))
+        is_distant = _distant_numbers(_evaluate(pl.when(is_number).then(numbers)), unit)
+        missing = is_distant | is_zero | _distant_texts(earlier)
+    return _within_range(Times(earlier, later, True, problem, missing, is_zero, may_miss))
 
 
 def _are_rounded(text: pl.Series, numbers: pl.Series, seconds: pl.Series) -> bool:
-    """Return whether all times of a column lack minutes, as 1.7E+12 of a spreadsheet does."""
+    """Return whether all times of a column are rounded to a minute or more, such as 1.7E+12."""
     frame = pl.DataFrame({"text": text, "number": numbers, "seconds": seconds})
     stated = frame.filter(pl.col("number").is_not_null() & ~pl.col("number").is_in([0.0, -1.0]))
     decimals = pl.col("text").str.extract(r"\.(\d*)[eE]").str.len_chars().fill_null(0)
@@ -481,7 +489,7 @@ def _is_distant_date(time: pl.Expr) -> pl.Expr:
 
 def _distant_numbers(numbers: pl.Series, unit: float) -> pl.Series:
     """Return which numbers are distant dates that stand for missing times, in any unit."""
-    # Their size doesn't show their unit: 253402214400 seconds look like milliseconds.
+    # The size of such a number doesn't show its unit: 253402214400 s look like milliseconds.
     number = pl.col("n")
     units = dict.fromkeys((1.0, 1.0 / unit, *(per_second for _, per_second in _SIZES)))
     is_distant = pl.any_horizontal(_is_distant_date(number / per_second) for per_second in units)
@@ -490,16 +498,20 @@ def _distant_numbers(numbers: pl.Series, unit: float) -> pl.Series:
 
 
 def _distant_texts(seconds: pl.Series) -> pl.Series:
-    """Return which times that aren't numbers stand for missing ones: 1970 is the 0 of a clock."""
+    """Return which written times stand for missing ones: distant dates, and the zero of a clock."""
     time = pl.col("s")
-    # Offsets of zones are quarters of hours.
+    # 0 or -1 in 1970 (-1 % 900 is 899), in a time zone: offsets are quarters of hours. If no other
+    # time is later than March 1973, the log counts from 0, and 0 is a time.
     is_zero = (time.abs() <= 3600.0 * MAX_OFFSET_HOURS) & (time % 900.0).is_in([0.0, 899.0])
     is_missing = _is_distant_date(time) | (is_zero & (time.abs() >= FIRST_ABSOLUTE).any())
     return seconds.to_frame("s").select(is_missing.fill_null(False))["s"]
 
 
 def on_one_clock(times: Mapping[str, Times]) -> dict[str, Times]:
-    """Return a log's times; if a column counts from 1970, other beginnings are ``outside``."""
+    """Return a log's times on one clock.
+
+    If any column counts from 1970, times of the columns that don't get the problem ``outside``.
+    """
     if not any(column.absolute for column in times.values()):
         return dict(times)
     clocks = dict(times)
@@ -513,8 +525,8 @@ def on_one_clock(times: Mapping[str, Times]) -> dict[str, Times]:
 def are_serial_dates(times: Iterable[Times]) -> bool:
     """Return whether a log's times look like the serial dates of spreadsheets.
 
-    45356.25 are days since 1899-12-30: times of 1954 to 2119, with fractions in each column. Dates
-    that stand for missing times don't count.
+    A serial date such as 45356.25 is a number of days since 1899-12-30. All times must be of 1954
+    to 2119, and each column must have fractions. Dates that stand for missing times are ignored.
     """
     columns = [_without_serial_sentinels(column) for column in times if not column.absolute]
     filled = [seconds for seconds in columns if len(seconds)]
@@ -551,7 +563,7 @@ def _without_invalid(times: Times, is_valid: pl.Series) -> Times:
 
 
 def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
-    """Return numbers as seconds: those since 1970 by their size, smaller ones by the unit."""
+    """Return numbers as seconds: large ones in the unit of their size, others in ``unit``."""
     size = numbers.abs()
     per_second = pl.when(size < FIRST_ABSOLUTE).then(1.0 / unit).otherwise(1.0)
     for least, parts in reversed(_SIZES):
@@ -560,7 +572,7 @@ def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
 
 
 def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series]:
-    """Return times without the offsets or time zones at their ends, and those in lower case."""
+    """Return times without time zone, and the offset or zone that each ends with, in lower case."""
     suffix = text.str.extract(f"({_OFFSET})", 1).str.strip_chars().str.to_lowercase()
     bare = text.str.replace(_OFFSET, "")
     # The year of 25-03-2024 isn't an offset.
@@ -571,7 +583,8 @@ def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.
     # 24:00 is the end of a day.
     is_midnight = bare.str.contains(_MIDNIGHT).fill_null(False)
     bare = bare.str.replace(_MIDNIGHT, " 00:00${1}")
-    # From all of the log: the first weeks may not show which number is the day.
+    # The sample is from all of the log, because its first weeks may not show which number is the
+    # day.
     distinct = bare.drop_nulls().unique(maintain_order=True)
     sample = distinct.gather_every(max(1, len(distinct) // _SAMPLE))
     forms = _forms(sample, order, location)
@@ -587,12 +600,12 @@ def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.
 def _offsets(
     naive: pl.Series, suffix: pl.Series, zone: str, ambiguous: Reading
 ) -> tuple[pl.Series, pl.Series]:
-    """Return the seconds from UTC of local times with a time zone, and problems of the zones.
+    """Return the offsets from UTC, in seconds, of times with a time zone, and problems of zones.
 
-    An abbreviation is that of ``zone`` if it is in force there at the time; others are read if they
-    have one meaning.
+    If an abbreviation is in force in ``zone`` at the time, it is read as ``zone``'s. Otherwise it
+    is read if it has only one meaning (`_ZONES`).
     """
-    stated = each(suffix, _offset_seconds, pl.Float64())
+    stated = map_texts(suffix, _offset_seconds, pl.Float64())
     rows = pl.DataFrame({"naive": naive, "name": suffix, "offset": stated})
     is_named = pl.col("offset").is_null() & pl.col("name").is_not_null()
     is_named &= pl.col("naive").is_not_null()
@@ -600,20 +613,20 @@ def _offsets(
     rows = rows.with_columns(problem=pl.when(named).then(pl.lit("unclear")))
     if not named.any():
         return rows["offset"], rows["problem"]
-    # Both readings of an hour that a clock showed twice have a name of their own.
+    # Each meaning of a repeated hour has its own abbreviation, which decides, as CET and CEST do.
     other = _READINGS[ambiguous == _READINGS[0]]
     for name in rows.filter(named)["name"].unique():
         known_zone = _ZONES.get(name) or (_find_zone(name) if "/" in name else "")
         if known_zone:
-            here = pl.lit(named) & (pl.col("name") == name)
+            has_name = pl.lit(named) & (pl.col("name") == name)
             if "/" in name:
                 offset = pl.lit(_in_zone(naive, known_zone, ambiguous)[1])
             else:
                 offset = _offset_of_name(naive, known_zone, (ambiguous, other))
             problem = pl.when(offset.is_null()).then(pl.lit("off_season"))
             rows = rows.with_columns(
-                offset=pl.when(here).then(offset).otherwise("offset"),
-                problem=pl.when(here).then(problem).otherwise("problem"),
+                offset=pl.when(has_name).then(offset).otherwise("offset"),
+                problem=pl.when(has_name).then(problem).otherwise("problem"),
             )
     in_own = pl.when(pl.lit(named)).then(_offset_of_name(naive, zone, (ambiguous, other)))
     rows = rows.with_columns(
@@ -655,13 +668,15 @@ def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:
     def counts(dates: Iterable[str], clocks: Sequence[str] = _CLOCKS) -> dict[str, int]:
         forms = [date + clock for date, clock in product(dates, clocks)]
         valid = [(_time_of_form(form).dt.year() >= 1000).sum().alias(form) for form in forms]
-        read = frame.select(valid).row(0)  # a query costs more than parsing a few dozen texts
+        # One query for all forms, because a query costs more than parsing a few dozen texts.
+        read = frame.select(valid).row(0)
         return {form: count for form, count in zip(forms, read, strict=True) if count}
 
-    found = counts(_ISO_DATES) | counts(_NAMED_DATES) | counts(_CTIMES, [""])
-    if sum(found.values()) < len(sample):
-        found |= _day_or_month_first(counts(_DAY_FIRST), counts(_MONTH_FIRST), order, location)
-    return sorted(found, key=found.__getitem__, reverse=True)
+    frequencies = counts(_ISO_DATES) | counts(_NAMED_DATES) | counts(_CTIMES, [""])
+    if sum(frequencies.values()) < len(sample):
+        days, months = counts(_DAY_FIRST), counts(_MONTH_FIRST)
+        frequencies |= _day_or_month_first(days, months, order, location)
+    return sorted(frequencies, key=frequencies.__getitem__, reverse=True)
 
 
 def _time_of_form(form: str) -> pl.Expr:
@@ -669,13 +684,16 @@ def _time_of_form(form: str) -> pl.Expr:
 
 
 def _parse_times(texts: pl.Series, form: str) -> pl.Series:
-    """Return the times that have a form; %Y also accepts the year 24, which is not valid here."""
+    """Return the times that have a form; the year 24, which %Y accepts, isn't valid."""
     times = texts.to_frame("text").select(t=_time_of_form(form))
     return times.select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]
 
 
 def date_order(columns: Iterable[pl.Series]) -> tuple[Order, str]:
-    """Return which number of dates is shown to be the day, and by which column; else empty."""
+    """Return the order of days and months, and a column with a number above 12 that shows it.
+
+    Both are empty if no column shows an order, or columns show different ones.
+    """
     shown_by: dict[Order, str] = {}
     for texts in columns:
         first, second = (
@@ -712,10 +730,10 @@ def _offset_seconds(text: str) -> float | None:
 
 
 def parse_seconds(text: str, unit: float = 1.0) -> float | None:
-    """Return a duration in seconds, or None if the text is none.
+    """Return a duration in seconds, or None if the text isn't a duration.
 
-    It may be a number of ``unit`` seconds, ``h:mm:ss``, ``mm:ss``, Slurm's ``d-hh:mm:ss``, Python's
-    ``1 day, 2:03:04``, ISO 8601's ``PT1H30M``, or written with units, such as ``2h30m``.
+    It may be a number (of ``unit`` seconds), ``h:mm:ss``, ``mm:ss``, Slurm's ``d-hh:mm:ss``,
+    Python's ``1 day, 2:03:04``, ISO 8601's ``PT1H30M``, or have units, such as ``2h30m``.
     """
     text = text.strip()
     number = parse_number(text)
@@ -744,7 +762,7 @@ def parse_seconds(text: str, unit: float = 1.0) -> float | None:
 
 
 def _clock_seconds(clock: re.Match[str]) -> float:
-    # Python refuses to convert thousands of digits to an integer; they are infinity.
+    # As floats, because Python refuses to convert thousands of digits to an integer.
     first, second, third = float(clock["first"]), int(clock["second"]), clock["third"]
     days = 86400.0 * float(clock["days"] or 0)
     fraction = float((clock["fraction"] or "0").replace(",", "."))
@@ -763,11 +781,14 @@ def parse_bytes(text: str, unit: float = 1.0) -> int | None:
     number, letter, _ = match.groups()
     size = 1024 ** _POWERS[letter.lower()] if letter else unit
     amount = float(number) * size
-    return int(amount) if amount < 2**63 else None  # as many as a column of integers holds
+    return int(amount) if amount < 2**63 else None  # a column of integers is 64 bits wide
 
 
 def memory_scope(text: str) -> str | None:
-    """Return what ``64Gn`` or ``4000Mc`` counts for: ``n`` a node, ``c`` a core, else None."""
+    """Return the scope of memory: ``n`` for ``64Gn`` (per node), ``c`` for ``4000Mc`` (per core).
+
+    It is None for memory without a scope.
+    """
     match = _MEMORY.fullmatch(text.strip())
     return None if match is None else match[3].lower() or None
 
@@ -788,16 +809,16 @@ def with_points(texts: pl.Series) -> pl.Series:
     """Write the numbers of a column with decimal points, if any of them has a decimal comma.
 
     ``1,000`` is a thousand only if no other number of its column shows that commas are decimal. If
-    others show that points are decimal too, only numbers of one meaning are rewritten.
+    other numbers show that points are decimal, too, ``1,000`` stays as it is.
     """
     text = pl.col("t")
     has_comma = text.str.contains(_COMMA_NUMBERS)
-    found = texts.to_frame("t").select(
+    shown = texts.to_frame("t").select(
         point=text.str.contains(_POINT_NUMBERS).any(), comma=has_comma.any()
     )
-    if not found["comma"].item():
+    if not shown["comma"].item():
         return texts
-    is_rewritten = has_comma if found["point"].item() else pl.lit(True)
+    is_rewritten = has_comma if shown["point"].item() else pl.lit(True)
     number = text.str.extract(_COMMA_NUMBER, 1).str.replace_all(".", "", literal=True)
     decimals, unit = text.str.extract(_COMMA_NUMBER, 2), text.str.extract(_COMMA_NUMBER, 3)
     whole = text.str.replace_all(".", "", literal=True)
@@ -814,7 +835,7 @@ def with_points(texts: pl.Series) -> pl.Series:
 def parse_gpus(text: str, *, is_list: bool = False) -> Tres | None:
     """Return GPUs from a count, ``gpu:a100:2``, ``2 x a100`` or a TRES list; else None.
 
-    ``is_list``: the column lists resources of all kinds, so that an unknown word is no type of GPU.
+    If ``is_list``, the column lists resources of all kinds, and an unknown word isn't a GPU type.
     """
     text = _GPU_NUMBER.sub("gpu", re.sub(r" *([:=]) *", r"\1", text.strip()))
     number = parse_number(text)
@@ -852,13 +873,13 @@ def split_slice(gpu_type: str) -> tuple[str | None, float | None]:
 
 
 def parse_tres(text: str) -> Tres | None:
-    """Return what a TRES or GRES list holds; None if it has an unknown name."""
+    """Return the resources of a TRES or GRES list; None if an item can't be read."""
     tres = _read_tres(text)
     return None if isinstance(tres, str) else tres
 
 
 def tres_columns(tres: Iterable[Tres | None]) -> list[pl.Series]:
-    """Return the columns of resources, of which ``_gpus`` is null in rows without resources."""
+    """Return columns of resources. ``_gpus`` is null for None, and 0 for a list without GPUs."""
     columns: dict[str, pl.DataType] = {
         "gpu_type": pl.String(),
         "cpus": pl.Float64(),
@@ -882,14 +903,15 @@ def invalid_item(text: str) -> str | None:
 
 
 def _read_tres(text: str) -> Tres | str:
-    """Return what a list holds, or its first item that can't be read."""
-    total: float | None = None
+    """Return the resources of a list, or its first item that can't be read."""
+    total: float | None = None  # GPUs without a type: Slurm lists them beside the types
     typed: dict[str | None, float] = {}
-    shares = excess = 0.0  # of slices apart from GPUs, and by which slices are less than GPUs
+    shares = 0.0  # GPUs in slices that aren't listed as GPUs
+    excess = 0.0  # slices that are listed as GPUs, minus their GPUs
     amounts: dict[str, float | int | None] = {}
     scopes: set[str] = set()
     has_shares = has_slices = False
-    # No comma within (IDX:0-1,4) separates.
+    # Commas within (IDX:0-1,4) don't separate items.
     for part in re.split(r",(?![^(]*\))", text.strip().removesuffix(",")):
         scope = _SCOPE.match(part.strip())
         item = _GPU_NUMBER.sub("gpu", _SCOPE.sub("", part.strip(), count=1))

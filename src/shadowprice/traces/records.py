@@ -21,15 +21,15 @@ SCHEMA: Final[Mapping[str, pl.DataType]] = MappingProxyType(
         "job": pl.String(),  # unique name
         "submit": pl.Float64(),  # seconds since the first kept job's submission
         "duration": pl.Float64(),  # seconds of running, without queueing; null: unknown
-        "queue": pl.Float64(),  # seconds it waited in the traced cluster; null: unknown
+        "queue": pl.Float64(),  # seconds of waiting in the traced cluster; null: unknown
         "lost": pl.Float64(),  # seconds that earlier attempts ran; null: none or unknown
-        "time_limit": pl.Float64(),  # seconds that it was allowed to run; null: none or unknown
-        "gpus": pl.Float64(),  # GPUs in all, fractions of one allowed; 0: a CPU job
+        "time_limit": pl.Float64(),  # maximum seconds of running; null: none or unknown
+        "gpus": pl.Float64(),  # total GPUs, may be fractional; 0: a CPU job
         "workers": pl.Int64(),  # worker tasks, if the trace has them; else null
         "ps": pl.Int64(),  # parameter-server tasks, if the trace has them; else null
-        "gpu_type": pl.String(),  # types it may run on, "|" between them; null: any or unknown
-        "cpus": pl.Float64(),  # cores in all; null: unknown
-        "memory": pl.Int64(),  # bytes in all; null: unknown
+        "gpu_type": pl.String(),  # allowed types, separated by "|"; null: any or unknown
+        "cpus": pl.Float64(),  # total cores; null: unknown
+        "memory": pl.Int64(),  # total bytes; null: unknown
         "tenant": pl.String(),  # virtual cluster or user; null: unknown
         "user": pl.String(),
         "status": pl.String(),  # passed, failed, cancelled or unfinished; null: unknown
@@ -73,16 +73,16 @@ class ImportNote:
     """Rows that an importer read in an assumed way, dropped, repaired, or kept though unusual."""
 
     action: Action
-    """Whether the rows were read, dropped, repaired or kept unchanged, or a column ignored."""
+    """``ignored`` is for a column that isn't used; ``kept`` for rows that stay unchanged."""
     reason: str
-    """Reason, which names the trait of the format."""
+    """Text for the user: why, or what was assumed."""
     count: int
     """Number of rows."""
 
 
 @dataclass(slots=True)
 class ImportTally:
-    """Counts of rows dropped and repaired, by reason, in order of first occurrence."""
+    """Counts of rows by action and reason, in order of first occurrence."""
 
     _counts: dict[tuple[Action, str], int] = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ class Trace:
     source: str
     """File or directory of the trace."""
     notes: tuple[ImportNote, ...] = ()
-    """Everything dropped or repaired, by reason."""
+    """Rows that were dropped, repaired, or read in an assumed way, by reason."""
     start: datetime | None = None
     """Absolute time of the first kept submission, if the trace has it."""
 
@@ -162,11 +162,13 @@ def build_trace(
     first = float(jobs.item(0, "submit"))
     jobs = jobs.with_columns(pl.col("submit") - first, pl.col("deadline") - first)
     _check_values(jobs, str(source))
+    # Without a time zone, because not every trace states the zone of its clock.
     start = datetime.fromtimestamp(first, tz=UTC).replace(tzinfo=None) if absolute else None
     return Trace(format_name, jobs, str(source), tally.notes(), start)
 
 
-# Readers of this package check their rows, whose locations they know; others rely on these checks.
+# Importers of this package check rows themselves, because they know the locations of rows. The
+# checks below are for importers of extensions.
 
 
 def _check_columns(frame: pl.DataFrame, source: str) -> None:
@@ -182,17 +184,17 @@ def _check_columns(frame: pl.DataFrame, source: str) -> None:
             )
     names = frame["job"].cast(pl.String)
     if frame.height != names.n_unique():
-        twice = quote_for_display(names.filter(names.is_duplicated())[0])
-        raise InputError(Fault(f"{source}: job", f"two jobs have the name {twice}", "rename one"))
+        name = quote_for_display(names.filter(names.is_duplicated())[0])
+        raise InputError(Fault(f"{source}: job", f"two jobs have the name {name}", "rename one"))
 
 
 def _check_values(jobs: pl.DataFrame, source: str) -> None:
     for name, limit in MAX_VALUES.items():
-        minimum = -limit.maximum if name == "deadline" else 0  # it may have passed
+        minimum = -limit.maximum if name == "deadline" else 0  # it may precede the first job
         # NaN is outside every range.
-        wrong = jobs.filter(~pl.col(name).is_between(minimum, limit.maximum))
-        if wrong.height:
-            job, value = wrong.item(0, "job"), wrong.item(0, name)
+        invalid = jobs.filter(~pl.col(name).is_between(minimum, limit.maximum))
+        if invalid.height:
+            job, value = invalid.item(0, "job"), invalid.item(0, name)
             location = f"{source}: {quote_for_display(job)}: {name}"
             limit.check(value, location)
             message = f"expected a number of {minimum:g} or more, got {value:g}"

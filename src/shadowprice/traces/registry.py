@@ -71,7 +71,7 @@ class TraceFormat:
     files: str = ""
     """Description of the expected file or directory."""
     gotchas: tuple[str, ...] = ()
-    """Pitfalls of the data that the importer handles or refuses, one for each line."""
+    """Pitfalls of the data that the importer handles or refuses, one in each text."""
     options: Mapping[str, str] = field(default_factory=dict)
     """The format's own options, with their meaning."""
     extension: Extension | None = None
@@ -103,7 +103,7 @@ def builtin_formats() -> Mapping[str, TraceFormat]:
 
 
 def installed_formats() -> Mapping[str, InstalledExtension]:
-    """Return the entry points of formats, except those named like a built-in format."""
+    """Return the entry points of formats; a built-in format takes precedence over its name."""
     extensions = installed_extensions(TRACES)
     return {name: point for name, point in extensions.items() if name not in builtin_formats()}
 
@@ -152,23 +152,23 @@ def _extension_format(extension: Extension) -> TraceFormat:
         name, location = extension.name, f"{extension.group}: {extension.name}"
     if isinstance(loaded, TraceFormat):
         return replace(
-            loaded, name=name, read=_check_result(loaded.read, location), extension=extension
+            loaded, name=name, read=_checking_result(loaded.read, location), extension=extension
         )
     try:
         inspect.signature(loaded).bind(None, None)
     except (TypeError, ValueError) as error:
-        message = f"expected an importer (path, reading) -> Trace: {error}"
+        message = f"expected an importer (path, context) -> Trace: {error}"
         hint = "name such a function, or a TraceFormat"
         raise InputError(Fault(location, message, hint)) from error
     title, _ = parse_summary(loaded)
-    return TraceFormat(name, title, _check_result(loaded, location), extension=extension)
+    return TraceFormat(name, title, _checking_result(loaded, location), extension=extension)
 
 
-def _check_result(read: Importer, location: str) -> Importer:
-    """Return an importer that raises an error if the result isn't a `Trace`."""
+def _checking_result(read: Importer, location: str) -> Importer:
+    """Return the importer with a check that its result is a `Trace`."""
 
-    def checked(path: Path, reading: ImportContext) -> Trace:
-        trace: object = read(path, reading)
+    def checked(path: Path, context: ImportContext) -> Trace:
+        trace: object = read(path, context)
         if not isinstance(trace, Trace):
             message = f"expected a Trace, got a {type(trace).__name__}"
             hint = "return what shadowprice.traces.records.build_trace returns"

@@ -31,7 +31,7 @@ class TraceStatistics:
     run_time: Mapping[int, float]
     """Percentiles of run time in seconds, over the jobs with a known duration."""
     timed: int  # number of jobs with a known duration
-    gpu_hours: float | None  # GPU-time of those jobs; None if there are none
+    gpu_hours: float | None  # GPU-time of jobs with a known duration; None without such jobs
     multi_gpu_share: float | None
     """Share of the GPU-time in jobs with more than one GPU; None without GPU-time."""
     multi_gpu_jobs: float  # share of all jobs that use more than one GPU
@@ -78,7 +78,7 @@ def describe(trace: Trace) -> TraceStatistics:
         span=span,
         gpu_shares=_gpu_shares(jobs["gpus"].to_numpy()),
         max_gpus=float(jobs.select(pl.col("gpus").max()).item()),
-        run_time=dict(zip(PERCENTILES, percentiles, strict=False)),
+        run_time=dict(zip(PERCENTILES, percentiles, strict=False)),  # none without durations
         timed=timed.height,
         gpu_hours=total / HOUR if timed.height else None,
         multi_gpu_share=float(gpu_time[several].sum()) / total if total else None,
@@ -101,6 +101,5 @@ def _gpu_shares(gpus: np.ndarray[tuple[int], np.dtype[np.float64]]) -> dict[str,
         **{str(count): gpus == count for count in (1, 2, 4, 8)},
         "more than 8": gpus > 8,
     }
-    rest = ~np.logical_or.reduce(list(shares.values()))
-    shares["other"] = rest
+    shares["other"] = ~np.logical_or.reduce(list(shares.values()))
     return {name: float(mask.mean()) for name, mask in shares.items() if mask.any()}

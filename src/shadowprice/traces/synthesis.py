@@ -1,4 +1,4 @@
-"""Synthesis of what a trace lacks: model, speed, gradient, demand, utility, elasticity.
+"""Synthesis of job properties that a trace lacks: model, speed, demand, utility, elasticity.
 
 Everything is drawn from one seed: the same trace, options and seed give the same jobs. Two
 properties hold by construction and are tested:
@@ -50,21 +50,21 @@ class SynthesisOptions:
     """Options of the synthesis of what a trace lacks; `SYNTHESIS_OPTIONS` describes them."""
 
     families: Literal["a100", "v100"] = _option(
-        "a100", "measured model families that jobs without a model are drawn from"
+        "a100", "measured model families, one of which is drawn for each job without a model"
     )
     speed: Literal["auto", "linear", "measured"] = _option(
         "auto",
         "linear: any number of workers, each as fast as one; measured: the measured numbers "
-        "of workers, at their rates; auto: measured where the trace names a measured model",
+        "of workers, at their rates; auto: measured if the trace names a measured model",
     )
     training: Literal["auto", "ps", "allreduce"] = _option(
         "auto",
-        "with parameter servers, or all-reduce without; auto: allreduce for your own log, "
+        "ps: with parameter servers; allreduce: without; auto: allreduce for your own log, "
         "otherwise ps",
     )
     utility: Literal["auto", "default", "drawn"] = _option(
         "auto",
-        "default: that of jobs that state none; drawn: as in OASiS's evaluation; auto: "
+        "default: the utility of jobs that state none; drawn: as in OASiS's evaluation; auto: "
         "default for your own log (csv, sacct), otherwise drawn",
     )
     # The shares of OASiS, section V; time-critical jobs have a decay of 4 to 6 a slot.
@@ -76,7 +76,9 @@ class SynthesisOptions:
     target: Literal["relative", "slots"] = _option(
         "relative", "relative: the traced duration times 1 to `stretch`; slots: 1 to 15 slots"
     )
-    stretch: float = _option(4.0, "largest stretch of a relative target, 1 or more")
+    stretch: float = _option(
+        4.0, "maximum of a relative target, as a multiple of the traced duration, 1 or more"
+    )
     elasticity: float = _option(
         0.0,
         "maximum workers of a job, as a multiple of its traced ones, 1 to 64; 0 means 1 for "
@@ -89,8 +91,8 @@ class SynthesisOptions:
         "requested",
         "whether jobs run on the types of GPU that they requested, if servers name types",
     )
-    # An eighth of 25 Gbps
-    bandwidth: str = _option("3Gbps", "network share of a worker with one GPU")
+    # An eighth of 25 Gbps: a server of `generator.cluster_for` has 8 GPUs
+    bandwidth: str = _option("3Gbps", "network bandwidth of each worker")
 
     def __post_init__(self) -> None:
         for name, kind in _CHOICES.items():
@@ -162,7 +164,7 @@ SYNTHESIS_OPTIONS: Final[Mapping[str, str]] = {
 CLASSES: Final = ("time-insensitive", "time-sensitive", "time-critical")
 _DECAYS: Final = ((0.0, 0.0), (0.01, 1.0), (4.0, 6.0))
 _LATEST: Final = 9e9
-"""Maximum target in seconds; it fits int64 nanoseconds, and later targets have no effect."""
+"""Maximum target in seconds: it fits into int64 nanoseconds, and later targets have no effect."""
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -246,12 +248,13 @@ def _filter_usable_jobs(trace: Trace, options: SynthesisOptions, notes: list[str
             dropped = _count(frame.height - kept.height, "CPU job")
             notes.append(f"{dropped} left out (cpu_jobs=keep schedules them)")
         frame = kept
-    known = pl.struct("model", "batch_size").is_in(
+    has_family = pl.struct("model", "batch_size").is_in(
         [{"model": model, "batch_size": size} for model, size in family_table().by_model],
         nulls_equal=True,
     )
-    timed = pl.col("duration").is_not_null() | (pl.col("iterations").is_not_null() & known)
-    kept = frame.filter(timed)
+    # Without a duration, iterations at the family's speed give one.
+    has_length = pl.col("iterations").is_not_null() & has_family
+    kept = frame.filter(pl.col("duration").is_not_null() | has_length)
     if kept.height < frame.height:
         dropped = _count(frame.height - kept.height, "job")
         notes.append(f"{dropped} without a duration or a known model left out")
@@ -268,10 +271,10 @@ def _families(
     pool = table.of_set(options.families)
     drawn = rng.integers(0, len(pool), frame.height)
     pairs = zip(frame["model"].to_list(), frame["batch_size"].to_list(), drawn, strict=True)
-    named = table.by_model
-    families = [named.get((model, batch)) or pool[int(index)] for model, batch, index in pairs]
+    by_model = table.by_model
+    families = [by_model.get((model, batch)) or pool[int(index)] for model, batch, index in pairs]
     unknown = sum(
-        model is not None and (model, batch) not in named
+        model is not None and (model, batch) not in by_model
         for model, batch in zip(frame["model"], frame["batch_size"], strict=True)
     )
     if unknown:
@@ -283,7 +286,7 @@ def _families(
 def _describe_drawn(
     frame: pl.DataFrame, curves: Sequence[Curve | None], options: SynthesisOptions
 ) -> tuple[str, ...]:
-    """Return what is drawn because the trace lacks it, with numbers of jobs."""
+    """Return the properties that are drawn because the trace lacks them, with numbers of jobs."""
     # With elasticity 1, jobs keep their traced workers and durations: a drawn family has no effect
     # on them, and isn't reported.
     known = family_table().by_model
@@ -308,9 +311,10 @@ def _count(number: int, noun: str) -> str:
 def _traced_workers(frame: pl.DataFrame) -> tuple[Ints, Floats]:
     """Return the traced workers of each job, and the GPUs of one worker."""
     gpus = frame["gpus"].to_numpy()
-    given = frame["workers"].fill_null(0).to_numpy()
-    whole = np.maximum(1, np.ceil(gpus - 1e-9)).astype(np.int64)
-    traced = np.where(given > 0, given, whole).astype(np.int64)
+    stated = frame["workers"].fill_null(0).to_numpy()
+    # Without workers in the trace, each started GPU is a worker; 1e-9 absorbs rounding errors.
+    one_per_gpu = np.maximum(1, np.ceil(gpus - 1e-9)).astype(np.int64)
+    traced = np.where(stated > 0, stated, one_per_gpu).astype(np.int64)
     return traced, gpus / traced
 
 
@@ -339,7 +343,7 @@ def _profiles(
         types = split_types(traced_types[index]) if traced_types and gpus[index] else ()
         key = (id(family), id(curves[index]), gpus[index], cores[index], memory[index], types)
         if key not in cache:
-            scale = max(float(per_worker[index]), 0.0) or 1.0
+            scale = max(float(per_worker[index]), 0.0) or 1.0  # the table is for one GPU
             assumed = {
                 "cpu": max(1, math.ceil(table.worker["cpu"] * scale)),
                 "memory": max(1, math.ceil(table.worker["memory"] * scale)),
@@ -350,6 +354,7 @@ def _profiles(
                 "memory": int(memory[index]) or assumed["memory"],
                 BANDWIDTH: bandwidth,
             }
+            # A measured rate includes the communication.
             gradient = family.gradient if curves[index] is None else 0
             cache[key] = JobProfile(worker, ps, gradient, curves[index], gpu_types=types)
         profiles.append(cache[key])
@@ -365,7 +370,11 @@ def _utilities(
     rng: np.random.Generator,
     notes: list[str],
 ) -> tuple[list[UtilityKind], Floats, Floats, Floats, Ints, list[str]]:
-    """Draw utilities: OASiS section V's mix, or the deadline of the trace."""
+    """Draw utilities: OASiS section V's mix, or the deadline of the trace.
+
+    Returns the kinds, values, decays, targets in slots, targets in clock time (`Workload.within`),
+    and names of classes.
+    """
     count = frame.height
     value, decay, classes = draw_sigmoids(rng, count, (options.insensitive, options.sensitive))
     target = np.ones(count)
@@ -378,8 +387,8 @@ def _utilities(
         # A target is no earlier than the end of the slot after the arrival slot (d = 1). Otherwise
         # no schedule could meet the target of a job that lasts seconds in slots of 20 minutes.
         slot = float(slot_seconds * NANO)
-        soonest = (np.ceil(submit / slot) + 2) * slot
-        within = np.where(submit + stretched > soonest, stretched, within)
+        earliest = (np.ceil(submit / slot) + 2) * slot
+        within = np.where(submit + stretched > earliest, stretched, within)
     due = frame["deadline"].fill_null(np.nan).to_numpy()
     has_deadline = ~np.isnan(due)
     if has_deadline.any():
@@ -392,7 +401,7 @@ def _utilities(
         for timed, index in zip(has_deadline, classes, strict=True)
     ]
     kinds: list[UtilityKind] = ["deadline" if timed else "sigmoid" for timed in has_deadline]
-    if options.utility == "default":
+    if options.utility == "default":  # such jobs only keep deadlines of the trace
         within = np.where(has_deadline, within, -1)
         names = ["default"] * count
         kinds = ["default"] * count
@@ -400,6 +409,7 @@ def _utilities(
 
 
 def _note_early(submit: Ints, deadline: Ints, slot_seconds: Fraction, notes: list[str]) -> None:
+    """Add a note on deadlines that no schedule meets, because slots are too long."""
     slot = float(slot_seconds * NANO)
     early = int((deadline < (np.ceil(submit / slot) + 1) * slot).sum())
     if early:
@@ -428,12 +438,12 @@ def _nanoseconds(seconds: Floats) -> Ints:
 # ------------------------------------------------------------------ work and speed
 
 
-_CHUNK: Final = 50
-_MANY: Final = 50 * _CHUNK
+_MAX_MINIBATCHES: Final = 50  # maximum mini-batches of a chunk in an epoch
+_MANY: Final = 50 * _MAX_MINIBATCHES  # from here, rounding to a multiple changes at most 1 %
 
 
 class JobSpeeds:
-    """Work, step time and worker range of every job; each conserves its GPU-time.
+    """Work, step time and worker range of every job, so that its GPU-time is as traced.
 
     ``frame`` has the columns of `records.SCHEMA`. ``traced`` is the number of workers in the trace,
     shape (jobs,). Assumptions are appended to ``notes``. The attributes are columns of `Workload`,
@@ -448,50 +458,55 @@ class JobSpeeds:
         options: SynthesisOptions,
         notes: list[str],
     ) -> None:
-        described = frame["iterations"].is_not_null().to_numpy()
+        has_iterations = frame["iterations"].is_not_null().to_numpy()
         iterations = frame["iterations"].fill_null(0).to_numpy().astype(np.int64)
         duration = frame["duration"].fill_null(np.nan).to_numpy().astype(np.float64)
         steps = np.array([family.step_seconds for family in families])
-        factor = options.elasticity or 2.0
-        widest = np.clip(np.floor(traced * factor), traced, np.maximum(MAX_WORKERS, traced))
-        self.max_workers = widest.astype(np.int64)
+        factor = options.elasticity or 2.0  # 0 means 2, or all measured numbers (`_measure`)
+        max_workers = np.clip(np.floor(traced * factor), traced, np.maximum(MAX_WORKERS, traced))
+        self.max_workers = max_workers.astype(np.int64)
         self.min_workers = traced.copy() if options.elasticity == 1 else np.ones_like(traced)
         self.curves: list[Curve | None] = [None] * frame.height
         rates = np.zeros(frame.height)
-        wanted = described if options.speed == "auto" else np.full_like(described, True)
+        # Traces with iterations name their models, most of which are measured.
+        is_auto = options.speed == "auto"
+        wanted = has_iterations if is_auto else np.full_like(has_iterations, True)
         if options.speed != "linear":
-            self._measure(families, traced, wanted, described, options, rates)
+            self._measure(families, traced, wanted, has_iterations, options, rates)
         measured = rates > 0
         missing = int((wanted & ~measured).sum()) if options.speed != "linear" else 0
         if missing:
             notes.append(f"{missing} jobs ran with more GPUs than were measured: linear speed")
         # OASiS (2): 2 e / b seconds of communication per mini-batch.
         gradients = np.array([family.gradient for family in families], dtype=np.float64)
-        comm = 16.0 * gradients / options.worker_bandwidth
-        # Without a traced duration, it is that of the iterations at their speed.
+        comm = 2 * 8.0 * gradients / options.worker_bandwidth
+        # Without a traced duration, the iterations at their speed give one.
         with np.errstate(divide="ignore"):
             implied = np.where(
                 measured, iterations / np.where(measured, rates, 1.0), iterations * steps / traced
             )
         self.duration = np.where(np.isnan(duration), implied, duration)
         untimed = np.isnan(duration) & ~measured
-        # Without a traced duration, linear work is the iterations at compute plus communication.
+        # Linear speed includes communication, which the rates of `implied` lack.
         self.duration[untimed] += (iterations * comm / traced)[untimed]
         batches = np.where(
             measured,
-            np.where(described, iterations, np.rint(self.duration * np.where(measured, rates, 1))),
+            np.where(
+                has_iterations, iterations, np.rint(self.duration * np.where(measured, rates, 1))
+            ),
             np.rint(traced * self.duration / (steps + comm)),
         )
         batches = np.maximum(1, batches).astype(np.int64)
-        exact = measured & described
-        self.chunks, rest = _split_into_chunks(batches, self.max_workers, exact)
-        self.epochs, self.minibatches, rest = _epochs(rest, measured)
-        work = self.chunks * rest
-        share = traced * self.duration / work - comm  # computing seconds of a mini-batch
-        short = ~measured & (share < 1e-9)
+        exact = measured & has_iterations
+        self.chunks, per_chunk = _split_into_chunks(batches, self.max_workers, exact)
+        self.epochs, self.minibatches, per_chunk = _epochs(per_chunk, measured)
+        work = self.chunks * per_chunk
+        # The computing time absorbs all rounding of the work.
+        compute_seconds = traced * self.duration / work - comm
+        short = ~measured & (compute_seconds < 1e-9)
         if short.any():
             notes.append(f"{int(short.sum())} jobs are shorter than one mini-batch: each gets one")
-        step = np.where(short, 1e-9, share)
+        step = np.where(short, 1e-9, compute_seconds)
         self.minibatch_time = np.where(measured, 0, np.rint(step * NANO)).astype(np.int64)
         self.max_workers = np.minimum(self.max_workers, self.chunks)
         self.min_workers = np.minimum(self.min_workers, self.max_workers)
@@ -501,7 +516,7 @@ class JobSpeeds:
         families: list[Family],
         traced: Ints,
         wanted: NDArray[np.bool_],
-        described: NDArray[np.bool_],
+        has_iterations: NDArray[np.bool_],
         options: SynthesisOptions,
         rates: Floats,
     ) -> None:
@@ -512,7 +527,7 @@ class JobSpeeds:
             if curve is None:
                 continue
             self.curves[index], rates[index] = curve, curve[workers]
-            if described[index] and options.elasticity == 0:
+            if has_iterations[index] and options.elasticity == 0:
                 self.max_workers[index] = max(curve)
 
 
@@ -526,31 +541,32 @@ def _curve_with(family: Family, workers: int) -> Curve | None:
 def _split_into_chunks(batches: Ints, wanted: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Split mini-batches into at least ``wanted`` chunks, without rounding if ``exact``.
 
-    If rounded, there are ``wanted`` chunks with equal numbers of mini-batches, rounded to the
-    nearest. If exact, the number of chunks is the smallest divisor in [wanted, 4 wanted). Without
-    a divisor, every chunk has one mini-batch.
+    Returns the number of chunks and of mini-batches per chunk. If not exact, there are ``wanted``
+    chunks, and the mini-batches per chunk are rounded to the nearest integer. If exact, the number
+    of chunks is the smallest divisor in [wanted, 4 wanted). Without a divisor, every chunk has one
+    mini-batch. There are never more chunks than mini-batches.
     """
     chunks = np.minimum(wanted, batches)
-    rest = np.maximum(1, np.rint(batches / chunks)).astype(np.int64)
+    per_chunk = np.maximum(1, np.rint(batches / chunks)).astype(np.int64)
     uneven = exact & (batches % chunks != 0)
     for index in np.flatnonzero(uneven):
         total, low = int(batches[index]), int(chunks[index])
         divisor = next(
             (chunk_count for chunk_count in range(low, 4 * low) if total % chunk_count == 0), total
         )
-        chunks[index], rest[index] = divisor, total // divisor
-    return chunks, rest
+        chunks[index], per_chunk[index] = divisor, total // divisor
+    return chunks, per_chunk
 
 
-def _epochs(rest: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
+def _epochs(per_chunk: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
     """Split each job's mini-batches per chunk into epochs of at most 50 mini-batches per chunk.
 
     Returns the epochs, the mini-batches per chunk and epoch, and the product of both.
     If not exact, the step time absorbs rounding many mini-batches to the nearest 50 (within 1 %).
     """
-    nearest = np.where(~exact & (rest > _MANY), np.rint(rest / _CHUNK) * _CHUNK, rest)
-    rest = nearest.astype(np.int64)
-    size = np.ones_like(rest)
-    for candidate in range(2, _CHUNK + 1):
-        size[rest % candidate == 0] = candidate
-    return rest // size, size, rest
+    rounded = np.rint(per_chunk / _MAX_MINIBATCHES) * _MAX_MINIBATCHES
+    total = np.where(~exact & (per_chunk > _MANY), rounded, per_chunk).astype(np.int64)
+    size = np.ones_like(total)
+    for candidate in range(2, _MAX_MINIBATCHES + 1):  # the largest divisor remains
+        size[total % candidate == 0] = candidate
+    return total // size, size, total

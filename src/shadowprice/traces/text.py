@@ -44,9 +44,9 @@ from shadowprice.traces.registry import ImportContext
 HEAD_BYTES: Final = 1 << 16
 MAX_FAULTS: Final = 20
 MAX_INVALID_LINES: Final = 1_000
-"""Lines with invalid fields after which a file isn't read on: it is another kind of file."""
+"""Lines with invalid fields after which reading stops: the file is of another kind."""
 MAX_LINES_PER_ROW: Final = 10_000
-"""Lines of a row with quoted line breaks, after which its quote counts as never closed."""
+"""Maximum lines of a row with quoted line breaks; a longer quote counts as never closed."""
 MAX_INTEGER: Final = 10**15
 """Maximum number in a table, above any time in microseconds and any memory in bytes."""
 DUPLICATE_NAME_HINT: Final = "job names must be unique within a trace"
@@ -65,7 +65,7 @@ _OTHER_KINDS: Final = (
     (b"<!doctype html", "a web page"),
     (b"<html", "a web page"),
 )
-"""First bytes of files that may hold a table, but aren't text."""
+"""First bytes of files that may hold a table, but not as delimited text."""
 _TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
 _NUMBER_WORDS: Final[Mapping[object, str]] = {
     pl.Int64(): "a whole number",
@@ -119,7 +119,10 @@ def read_head(path: Path) -> str:
 
 
 def _check_first_line(path: Path, text: str, *, cut: bool) -> None:
-    """Refuse a head without a line end, unless it may be JSON; ``cut``: the file is longer."""
+    """Raise `InputError` if a head has no line end, unless it may be JSON.
+
+    ``cut`` says that the file is longer than the head.
+    """
     if "\n" not in text and not text.lstrip().startswith(("[", "{")):
         if "\r" in text.strip():
             raise file_error(
@@ -135,7 +138,7 @@ def column_names(head: str, separator: str = ",", preamble: int = 0) -> list[str
 
 
 def _header(head: str, separator: str, preamble: int, quoted: bool = True) -> tuple[list[str], int]:
-    """Return the names in a header, and its number of lines; a line break is a blank in a name."""
+    """Return the names in a header, and its number of lines; line breaks in names become blanks."""
     lines = list(enumerate(head.split("\n")[preamble:], start=1))
     rows = _rows(((line, text.rstrip("\r")) for line, text in lines), separator, quoted)
     header = next(rows, _Row(1, []))
@@ -180,37 +183,38 @@ def load_json(path: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A condition of valid rows, and the fault of the others."""
+    """A condition of valid rows, and the fault of invalid rows."""
 
     valid: pl.Expr  # whether a row is valid; null counts as false
     column: str  # column whose value the error shows
     message: str
     hint: str = ""
-    shown: str = ""  # column of what the error shows of the value; empty for all of it
+    shown: str = ""  # column with the part of the value that the error shows; empty for all of it
 
 
 class CheckedTable:
-    """Rows of a file with their line numbers, with validation.
+    """Rows of a file with their line numbers, and methods that drop or refuse some of them.
 
-    ``frame`` contains the rows that are valid so far, with an integer column ``line``.
-    ``location`` is the format of a row's location in errors, with ``{}`` for the line.
+    ``frame`` contains the rows that are valid so far, with an integer column ``line``. `done`
+    raises the faults of all refused rows. ``location`` is the format of a row's location in errors,
+    with ``{}`` for the line.
     """
 
     def __init__(
-        self, path: Path, frame: pl.DataFrame, reading: ImportContext, location: str = "line {}"
+        self, path: Path, frame: pl.DataFrame, context: ImportContext, location: str = "line {}"
     ) -> None:
         self.path = path
         self.frame = frame
-        self._reading = reading
+        self._context = context
         self._location = location
         self._faults: list[tuple[int, Fault]] = []
-        self._wrong = 0
-        self._is_partial = False
+        self._invalid_rows = 0
+        self._is_partial = False  # whether reading stopped before the end of the file
 
     def drop(self, condition: pl.Expr, reason: str) -> None:
-        """Drop and count rows that meet a known condition of the format."""
+        """Drop and count rows that aren't jobs to be read, such as jobs that never ran."""
         remaining = self.frame.filter(~condition.fill_null(False))
-        self._reading.tally.add("dropped", reason, self.frame.height - remaining.height)
+        self._context.tally.add("dropped", reason, self.frame.height - remaining.height)
         self.frame = remaining
 
     def count_repairs(
@@ -218,7 +222,7 @@ class CheckedTable:
     ) -> None:
         """Count rows that the caller repairs, or keeps although they are unusual."""
         count = int(self.frame.select(condition.fill_null(False).sum()).item())
-        self._reading.tally.add(action, reason, count)
+        self._context.tally.add(action, reason, count)
 
     def check(self, valid: pl.Expr, column: str, message: str, hint: str = "") -> None:
         """Refuse rows for which an expression isn't true, or drop and count them if skipped."""
@@ -226,23 +230,23 @@ class CheckedTable:
 
     def check_all(self, checks: Sequence[Check]) -> None:
         """Refuse rows as `check` does; all faults of a row are reported, not only its first."""
-        every = pl.Series([True] * self.frame.height, dtype=pl.Boolean())
+        passed = pl.Series([True] * self.frame.height, dtype=pl.Boolean())
         for check in checks:
             is_valid = self.frame.select(check.valid.fill_null(False)).to_series()
-            if len(is_valid) != self.frame.height:  # a constant
+            if len(is_valid) != self.frame.height:  # a constant expression gives one value
                 is_valid = is_valid.new_from_index(0, self.frame.height)
-            newly = every & ~is_valid
-            every &= is_valid
-            if self._reading.skip_invalid:
+            newly_invalid = int((passed & ~is_valid).sum())  # count a row for its first fault
+            passed &= is_valid
+            if self._context.skip_invalid:
                 reason = f"{check.column} {check.message}"
-                self._reading.tally.add("dropped", reason, int(newly.sum()))
+                self._context.tally.add("dropped", reason, newly_invalid)
             elif not is_valid.all():
-                self._wrong += int(newly.sum())
+                self._invalid_rows += newly_invalid
                 self._add_faults(check, self.frame.filter(~is_valid))
-        self.frame = self.frame.filter(every)
+        self.frame = self.frame.filter(passed)
 
     def _add_faults(self, check: Check, invalid: pl.DataFrame) -> None:
-        # Of each check, because only the first lines of all of them are shown.
+        # No more faults per check, because only the first ones in the file are shown.
         for line, value in (
             invalid.select("line", check.shown or check.column).head(MAX_FAULTS).iter_rows()
         ):
@@ -253,14 +257,14 @@ class CheckedTable:
             self._faults.append((line, Fault(location, message, check.hint)))
 
     def add_faults(self, faults: Sequence[tuple[int, Fault]], *, partial: bool = False) -> None:
-        """Add faults of rows that aren't in the frame; ``partial``: later rows weren't read."""
+        """Add faults of rows that aren't in the frame; ``partial`` if later rows weren't read."""
         self._faults.extend(faults)
-        self._wrong += len(faults)
+        self._invalid_rows += len(faults)
         self._is_partial |= partial
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Add the faults of the rows to an error that a block raises."""
+        """Run a block; add the faults of the rows to an `InputError` that it raises."""
         try:
             yield
         except InputError as error:
@@ -269,12 +273,12 @@ class CheckedTable:
             raise invalid_rows([*error.faults, *self._shown_faults()]) from error
 
     def check_positive(self, *columns: str) -> None:
-        """Refuse rows in which one of some numbers isn't above 0, or is missing."""
+        """Refuse rows in which any of the columns isn't above 0, or is missing."""
         for column in columns:
             self.check(pl.col(column) > 0, column, "is not above 0")
 
     def check_run(self, pattern: str) -> pl.Expr:
-        """Return the checked run time of jobs; those that never ran are dropped and counted."""
+        """Parse submit, start and end times; return run times. Drop jobs that never ran."""
         start, end = pl.col("start_time"), pl.col("end_time")
         self.drop(start.is_null() | end.is_null(), "no start or end: never ran")
         for column in ("submit_time", "start_time", "end_time"):
@@ -314,7 +318,7 @@ class CheckedTable:
             "is the name of an earlier row",
             DUPLICATE_NAME_HINT,
         )
-        # Times are checked last, because they count from the first remaining job.
+        # Times are checked last, because their limits count from the first remaining job.
         limited_columns = [name for name in MAX_VALUES if name in columns]
         for name in sorted(limited_columns, key=ABSOLUTE_TIME_COLUMNS.__contains__):
             bound = MAX_VALUES[name]
@@ -332,7 +336,7 @@ class CheckedTable:
     def _shown_faults(self) -> list[Fault]:
         shown = sorted(self._faults, key=lambda item: item[0])[:MAX_FAULTS]
         faults = [fault for _, fault in shown]
-        more = self._wrong - len({line for line, _ in shown})
+        more = self._invalid_rows - len({line for line, _ in shown})
         if more:
             at_least = "at least " if self._is_partial else ""
             faults.append(Fault(str(self.path), f"and {at_least}{more} more rows are wrong"))
@@ -348,20 +352,20 @@ def invalid_rows(faults: Sequence[Fault]) -> InputError:
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Treatment of rows without as many fields as the table has columns."""
+    """Treatment of rows whose number of fields isn't the table's number of columns."""
 
     comment: str = ""  # beginning of lines that are dropped and counted; empty if there are none
     rejoin: Callable[[Sequence[str]], Sequence[str] | None] | None = None
-    """Returns as many fields as there are columns from a row with more, or None if it can't."""
-    rejoined: str = "separator within a field that isn't used"  # why rejoined rows are counted
-    surplus_hint: str = "quote fields that contain the separator"  # for other rows with more
+    """Joins the surplus fields of a row to others, or returns None if it can't."""
+    rejoined: str = "separator within a field that isn't used"  # note on rejoined rows
+    surplus_hint: str = "quote fields that contain the separator"  # if `rejoin` returns None
     shortage_hint: str = "copy the file again if it was cut off"
 
 
 def read_table(
     path: Path,
     columns: Mapping[str, pl.DataType],
-    reading: ImportContext,
+    context: ImportContext,
     *,
     separator: str = ",",
     header: bool = True,
@@ -373,21 +377,21 @@ def read_table(
 ) -> CheckedTable:
     """Read a delimited file, plain or packed, with every type declared.
 
-    ``columns`` are those to read, with their types; without a header, they are all columns of the
-    file in order. ``optional`` ones may be missing and are then null. If ``quoted``, double quotes
-    enclose fields, else they are ordinary characters. ``preamble`` lines come before the header and
-    are skipped. ``names`` replace those of the header. Rows with other numbers of fields are
-    treated by ``rules``; blank lines and repeated headers are dropped and counted. Invalid rows are
-    faults of the table, which its methods `jobs` and `done` raise.
+    ``columns`` are the columns to read, with their types; without a header, all columns of the
+    file in order. ``optional`` columns may be missing, and are then null. If ``quoted``, double
+    quotes enclose fields, else they are ordinary characters. ``preamble`` is the number of lines
+    before the header. ``names`` replace the names in the header. ``rules`` apply to rows with
+    another number of fields. Blank lines and repeated headers are dropped and counted. The table
+    has faults of invalid rows, which its methods `jobs` and `done` raise.
 
     Raises `InputError` if the file isn't such a table, or if no row is valid.
     """
     head = read_head(path)
-    first = preamble + 1
+    first_line = preamble + 1  # of the rows
     if header:
-        in_header, height = _header(head, separator, preamble, quoted)
-        names = list(names or in_header)
-        first += height
+        header_names, height = _header(head, separator, preamble, quoted)
+        names = list(names or header_names)
+        first_line += height
         missing = [name for name in columns if name not in names and name not in optional]
         if missing:
             hint = f"the columns must be {', '.join(c for c in columns if c not in optional)}"
@@ -406,16 +410,17 @@ def read_table(
     with suppress(pl.exceptions.PolarsError, UnicodeDecodeError):
         frame = _parse(source, schema, separator, header, quoted, preamble)
     faults: list[tuple[int, Fault]] = []
-    if frame is None or _has_short_rows(path, source, frame, first, separator, quoted):
+    if frame is None or _has_short_rows(path, source, frame, first_line, separator, quoted):
         with _open(path, source) as file:
-            rows = _rows(itertools.islice(_lines(path, file), first - 1, None), separator, quoted)
-            frame, faults = _parse_leniently(path, rows, schema, reading, rules)
-        if faults and frame.is_empty():
-            table = CheckedTable(path, frame, reading)
+            lines = itertools.islice(_lines(path, file), first_line - 1, None)
+            rows = _rows(lines, separator, quoted)
+            frame, faults = _parse_leniently(path, rows, schema, context, rules)
+        if faults and frame.is_empty():  # further checks need at least one row
+            table = CheckedTable(path, frame, context)
             table.add_faults(faults, partial=len(faults) >= MAX_INVALID_LINES)
             table.done()
     if "line" not in frame.columns:
-        frame = _with_line_numbers(frame, first)
+        frame = _with_line_numbers(frame, first_line)
     present = [name for name in columns if name in names]
     absent = [
         pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in names
@@ -425,29 +430,30 @@ def read_table(
     frame = frame.with_columns(pl.col(floats).fill_nan(None))
     # Strip blanks after a comma: " vgg16" would be an unknown model.
     texts = [name for name in present if columns[name] == pl.String()]
-    # The mark at the beginning of each of several joined files.
+    # Remove byte order marks, which joined files have in their middle.
     stripped = pl.col(texts).str.replace('^\ufeff"?([^"]*)"?$', "${1}").str.strip_chars()
     frame = frame.with_columns(pl.when(stripped != "").then(stripped).name.keep())
-    table = CheckedTable(path, frame.select("line", *present, *absent), reading)
+    table = CheckedTable(path, frame.select("line", *present, *absent), context)
     table.add_faults(faults, partial=len(faults) >= MAX_INVALID_LINES)
     for name, kind in columns.items():
         if kind.is_numeric():
             number = pl.col(name)
-            within = number.is_null() | (number.abs() <= MAX_INTEGER)
-            table.check(within, name, "is out of all range", f"write at most {MAX_INTEGER:g}")
+            is_in_range = number.is_null() | (number.abs() <= MAX_INTEGER)
+            table.check(is_in_range, name, "is out of range", f"write at most {MAX_INTEGER:g}")
     table.drop(pl.all_horizontal(pl.col(name).is_null() for name in present), "blank line")
     if header and len(texts) == len(present) > 1:
-        own = dict(zip(names, in_header, strict=True))
-        is_repeated = pl.all_horizontal(pl.col(name) == own[name] for name in texts)
+        text_in_header = dict(zip(names, header_names, strict=True))
+        is_repeated = pl.all_horizontal(pl.col(name) == text_in_header[name] for name in texts)
         table.drop(is_repeated, "header again, of joined files")
     return table
 
 
-def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
+def read_lines(path: Path, context: ImportContext) -> CheckedTable:
     """Read a file as stripped lines in a column ``text``; blank ones are counted."""
     read_head(path)
     source: Path | bytes = read_bytes(path) if detect_compression(path) else path
     try:
+        # A separator that no line contains, so that a line is one field.
         frame = _parse(source, {"text": pl.String()}, "\x1f", False, False)
     except pl.exceptions.PolarsError as error:
         with _open(path, source) as file:
@@ -455,7 +461,7 @@ def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
                 pass  # raises at the line that is not UTF-8
         raise file_error(path, f"cannot be read as lines ({error})") from error
     lines = frame.with_row_index("line", offset=1)
-    table = CheckedTable(path, lines.with_columns(pl.col("text").str.strip_chars()), reading)
+    table = CheckedTable(path, lines.with_columns(pl.col("text").str.strip_chars()), context)
     table.drop(pl.col("text").is_null() | (pl.col("text") == ""), "blank line")
     return table
 
@@ -490,32 +496,37 @@ def _parse(
 
 
 def _has_short_rows(
-    path: Path, source: Path | bytes, frame: pl.DataFrame, first: int, separator: str, quoted: bool
+    path: Path,
+    source: Path | bytes,
+    frame: pl.DataFrame,
+    first_line: int,
+    separator: str,
+    quoted: bool,
 ) -> bool:
-    """Return whether a row that isn't blank has too few fields, as the end of a cut file has.
+    """Return whether a row that isn't blank has too few fields, as the last row of a cut file.
 
-    Polars fills them with nulls, so only a table with nulls in its last column is read again, from
-    the line ``first``.
+    Polars fills short rows with nulls. So only a table with nulls in its last column is read again,
+    from ``first_line`` on.
     """
     if not frame[frame.columns[-1]].has_nulls():
         return False
     expected = len(frame.columns)
     with _open(path, source) as file:
-        for line in itertools.islice(file, first - 1, None):
-            if quoted and b'"' in line:
+        for line in itertools.islice(file, first_line - 1, None):
+            if quoted and b'"' in line:  # counting separators isn't enough
                 break
             if line.count(separator.encode()) < expected - 1 and line.strip():
                 return True
         else:
             return False
         file.seek(0)
-        rows = _rows(itertools.islice(_lines(path, file), first - 1, None), separator, quoted)
+        rows = _rows(itertools.islice(_lines(path, file), first_line - 1, None), separator, quoted)
         return any(len(row.fields) < expected and not row.is_blank for row in rows)
 
 
-def _with_line_numbers(frame: pl.DataFrame, first: int) -> pl.DataFrame:
-    """Add the column ``line``: where each row begins, also after fields of several lines."""
-    frame = frame.with_row_index("line", offset=first)
+def _with_line_numbers(frame: pl.DataFrame, first_line: int) -> pl.DataFrame:
+    """Add the column ``line``: the first line of each row; fields may have several lines."""
+    frame = frame.with_row_index("line", offset=first_line)
     texts = [name for name, kind in frame.schema.items() if kind == pl.String()]
     if not texts:
         return frame
@@ -528,16 +539,16 @@ def _with_line_numbers(frame: pl.DataFrame, first: int) -> pl.DataFrame:
 
 def _parse_leniently(
     path: Path,
-    found: Iterator[_Row],
+    rows: Iterator[_Row],
     schema: Mapping[str, pl.DataType],
-    reading: ImportContext,
+    context: ImportContext,
     rules: RowRules,
 ) -> tuple[pl.DataFrame, list[tuple[int, Fault]]]:
     """Read a file that polars can't parse: the valid rows, and the faults of the others."""
     faults: list[tuple[int, Fault]] = []
     rejoined = blank = comments = skipped = 0
-    rows: list[list[object]] = []
-    for row in found:
+    valid_rows: list[list[object]] = []
+    for row in rows:
         if row.is_blank:
             blank += 1
             continue
@@ -547,34 +558,32 @@ def _parse_leniently(
             comments += 1
             continue
         if rules.rejoin is not None and len(fields) > len(schema):
-            whole = rules.rejoin(fields)
-            rejoined += whole is not None
-            fields = whole or fields
+            joined = rules.rejoin(fields)
+            rejoined += joined is not None
+            fields = joined or fields
         values = _row_values(f"{path}: line {row.line}", row, fields, schema, rules)
         if not isinstance(values, Fault):
-            rows.append([row.line, *values])
-        elif reading.skip_invalid:
+            valid_rows.append([row.line, *values])
+        elif context.skip_invalid:
             skipped += 1
         else:
             faults.append((row.line, values))
             if len(faults) >= MAX_INVALID_LINES:
                 break
-    frame = pl.DataFrame(rows, schema={"line": pl.UInt32(), **schema}, orient="row")
-    reading.tally.add("dropped", "blank line", blank)
-    reading.tally.add("dropped", "comment", comments)
-    reading.tally.add("repaired", rules.rejoined, rejoined)
-    reading.tally.add("dropped", "row that cannot be parsed", skipped)
+    frame = pl.DataFrame(valid_rows, schema={"line": pl.UInt32(), **schema}, orient="row")
+    context.tally.add("dropped", "blank line", blank)
+    context.tally.add("dropped", "comment", comments)
+    context.tally.add("repaired", rules.rejoined, rejoined)
+    context.tally.add("dropped", "row that cannot be parsed", skipped)
     return frame, faults
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Fields of a row of delimited text."""
-
     line: int  # first line of the row, from 1
     fields: list[str]
     height: int = 1  # number of its lines: a quoted field may contain line breaks
-    closed: bool = True  # whether each quote at the beginning of a field has its counterpart
+    closed: bool = True  # whether every field that begins with a quote also ends with one
 
     @property
     def is_blank(self) -> bool:
@@ -621,6 +630,7 @@ def _is_open(row: str, separator: str) -> bool:
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, str]]:
     """Yield the numbered lines of an open file; the caller closes it, and may stop early."""
+    # A longer line comes in pieces, so that a file without line ends doesn't fill the memory.
     for line, data in enumerate(iter(lambda: file.readline(HEAD_BYTES), b""), start=1):
         try:
             text = data.decode("utf-8-sig" if line == 1 else "utf-8")
@@ -634,7 +644,7 @@ def _open(path: Path, source: Path | bytes) -> IO[bytes]:
 
 
 def _cells(row: str, separator: str) -> list[str]:
-    """Return the fields of a line; split invalid CSV at its separators."""
+    """Return the fields of a line; split invalid CSV at each separator."""
     try:
         return next(csv.reader([row], delimiter=separator), [])
     except csv.Error:  # for example, a carriage return inside the line
@@ -661,7 +671,7 @@ def _row_values(
         try:
             values.append(_value(text, kind))
         except OverflowError:
-            message = f"{name} {text!r} is out of all range"
+            message = f"{name} {text!r} is out of range"
             return Fault(location, message, f"write at most {MAX_INTEGER:g}")
         except ValueError:
             expected = _NUMBER_WORDS.get(kind, "a value")

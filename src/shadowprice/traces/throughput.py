@@ -38,10 +38,10 @@ _JOB_TYPE: Final = re.compile(r"(.+?)(?: \(batch size (\d+)\))?")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """A model and batch size that jobs train; each object is one of the table."""
+    """A model and batch size that jobs train; families are compared by identity."""
 
     set: str
-    """Set of measurements that it belongs to: ``a100`` or ``v100``."""
+    """Set of measurements that the family belongs to: ``a100`` or ``v100``."""
     model: str
     """Model name as in traces."""
     batch_size: int | None
@@ -153,8 +153,8 @@ def read_gavel(
 
     The file is ``simulation_throughputs.json`` or ``physical_cluster_throughputs.json``, plain or
     gzip. ``gpu`` is k80, p100 or v100. ``consolidated`` workers are on one machine. Rates are
-    steps/s summed over all workers, so one worker makes curve[n] / n. A rate of 0.0 (didn't fit) is
-    missing from the curve.
+    steps/s summed over all n workers, so one worker makes curve[n] / n. A rate of 0.0 (the job
+    didn't fit) is missing from the curve.
 
     Raise `InputError` if the file isn't such a table, or lacks the GPU.
     """
@@ -208,8 +208,8 @@ def read_pollux_placements(path: Path) -> pl.DataFrame:
 def pollux_curve(placements: pl.DataFrame, local_batch: int) -> Curve:
     """Return mini-batches/s by number of workers: ``n / step_time``, one per worker and step.
 
-    Of all placements for a number of workers, only those with the fewest nodes count, and of these
-    the fastest. ``local_batch`` is in samples per GPU and step.
+    For each number of workers, the rate is that of the fastest placement on the fewest nodes.
+    ``local_batch`` is in samples per GPU and step.
     """
     rows = placements.filter(pl.col("local_bsz") == local_batch)
     best = rows.sort("replicas", "nodes", "step_time").group_by("replicas").first()
@@ -223,8 +223,8 @@ def read_chronus(folder: Path, name: str) -> Curve:
     """Read Chronus's samples of seconds per iteration; return iterations/s of the whole job.
 
     ``folder`` contains ``<name>_gpu_<n>.npy`` with 500 to 1,000 samples each; ``name`` is a model
-    such as ``imagenet_arch_resnet50``. The rate is 1 over the median after the warm-up, the first
-    tenth.
+    such as ``imagenet_arch_resnet50``. The rate is 1 over the median of the samples after the
+    warm-up (`WARM_UP_SHARE`).
 
     Raise `InputError` if there is no file, or one has no positive seconds.
     """

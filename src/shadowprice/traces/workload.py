@@ -1,8 +1,8 @@
 """Jobs as columns: the result of synthesis and generation, independent of a cluster.
 
 A workload of 50,000 jobs becomes `Job` objects in well under a second, because its rows aren't
-validated one by one. `to_records` writes the same jobs for a job file, from which the file reader
-builds equal `Job` objects; a test compares them.
+validated one by one. `to_records` yields the same jobs for a job file; a test checks that reading
+the file gives equal `Job` objects.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _DIMENSIONS: Final[Mapping[str, Dimension]] = {
 
 @dataclass(frozen=True, eq=False)
 class JobProfile:
-    """Properties that jobs of one kind share; each distinct object is resolved once."""
+    """Properties that jobs of one kind share; profiles are compared by identity."""
 
     worker: Mapping[str, int]  # request of one worker
     ps: Mapping[str, int] | None  # request of one parameter server; None for all-reduce
@@ -100,13 +100,13 @@ class Workload:
     slot_seconds: Fraction  # length of the slots in which ``decay`` and ``target`` are measured
     notes: tuple[str, ...] = field(default=())  # everything dropped or assumed
     drawn: tuple[str, ...] = field(default=())
-    """What was drawn at random because the trace lacks it."""
+    """Properties that were drawn at random, because the trace lacks them."""
     within: NDArray[np.int64] | None = None
-    """Nanoseconds from the submission to the end of the last slot that meets a target in clock
-    time. It overrides ``target``, unless it is -1 for a job or None for all."""
+    """Target in clock time: nanoseconds from the submission, within which the completion slot
+    ends. It overrides ``target``, unless it is -1 for a job or None for all."""
     time_limit: NDArray[np.float64] | None = None
     """Seconds that each job was allowed to run with ``requested`` workers; NaN without a limit.
-    None if no job has one."""
+    None if no job has a limit."""
     requested: NDArray[np.int64] | None = None
     """Number of workers of each job in the trace; None if there is no trace."""
 
@@ -121,10 +121,10 @@ class Workload:
     def fitted_to(self, cluster: Cluster, *, skip_invalid: bool = False) -> Workload:
         """Return the workload with requests only for resources that a cluster has.
 
-        A cluster may count places (resources ``worker`` and ``ps``, as Astraea does) instead of
-        GPUs. Then each worker and each parameter server requests one place. Unknown tenants are
-        mapped onto the cluster's tenants round robin, in order of first arrival. Workers of a type
-        of GPU request that type, if servers name types. ``notes`` list the changes.
+        A cluster may count places for processes (resources ``worker`` and ``ps``, as Astraea does)
+        instead of GPUs. Then each worker and each parameter server requests one place. Unknown
+        tenants are mapped onto the cluster's tenants round robin, in order of first arrival. If
+        servers name types of GPU, workers request their type. ``notes`` list the changes.
 
         Raises `InputError` if the cluster counts neither GPUs nor places, but the jobs use GPUs, or
         if no server has a job's type of GPU; ``skip_invalid`` leaves such jobs out.
@@ -145,13 +145,13 @@ class Workload:
         elif "gpu" in unknown:
             raise InputError("the jobs use GPUs and no server of the cluster has a resource 'gpu'")
         elif unknown:
-            notes.append(f"the cluster does not count {', '.join(unknown)}: not requested")
+            notes.append(f"the cluster has no {', '.join(unknown)}: not requested")
         if not counts_places:
             resources = {
                 profile: choose_resource(profile.gpu_types, cluster)
                 for profile in dict.fromkeys(self.profiles)
             }
-            if None in resources.values():
+            if None in resources.values():  # no server has the type of some jobs
                 return self._without_types_of(resources, cluster, skip_invalid=skip_invalid)
             notes += self._notes_on_types(resources, cluster)
         else:
@@ -181,7 +181,7 @@ class Workload:
     def _without_types_of(
         self, resources: Mapping[JobProfile, str | None], cluster: Cluster, *, skip_invalid: bool
     ) -> Workload:
-        """Leave out the jobs whose type of GPU no server has, or refuse all."""
+        """Leave out the jobs whose type of GPU no server has, or raise `InputError`."""
         lacking: dict[str, list[str]] = {}
         kept = []
         for index, profile in enumerate(self.profiles):
@@ -194,7 +194,7 @@ class Workload:
                 f"{len(jobs):,} x no server has GPUs of type {quote_for_display(name)} (dropped)"
                 for name, jobs in lacking.items()
             )
-            remaining = replace(self._take(kept), notes=(*self.notes, *dropped))
+            remaining = replace(self._select(kept), notes=(*self.notes, *dropped))
             return remaining.fitted_to(cluster)
         kinds = ", ".join(name.partition("/")[2] for name in cluster.resources if is_gpu_kind(name))
         hint = (
@@ -213,7 +213,7 @@ class Workload:
     def _notes_on_types(
         self, resources: Mapping[JobProfile, str | None], cluster: Cluster
     ) -> list[str]:
-        """Return notes on types of GPU that jobs request, and don't get as they are written."""
+        """Return notes on jobs whose request for types of GPU was changed."""
         if not any(is_gpu_kind(name) for name in cluster.resources):
             count = sum(bool(profile.gpu_types) for profile in self.profiles)
             reason = "the cluster names no types of GPU: any type"
@@ -228,15 +228,16 @@ class Workload:
             for name, count in several.items()
         ]
 
-    def _take(self, indices: Sequence[int]) -> Workload:
-        """Return the workload of some of the jobs."""
+    def _select(self, indices: Sequence[int]) -> Workload:
         changes: dict[str, object] = {}
         for item in fields(self):
             values = getattr(self, item.name)
             if item.name in {"slot_seconds", "notes", "drawn"} or values is None:
                 continue
             is_array = isinstance(values, np.ndarray)
-            changes[item.name] = values[indices] if is_array else [values[at] for at in indices]
+            changes[item.name] = (
+                values[indices] if is_array else [values[index] for index in indices]
+            )
         return replace(self, **changes)  # type: ignore[arg-type]  # by the types of the fields
 
     def to_jobs(self, cluster: Cluster) -> list[Job]:
@@ -247,8 +248,8 @@ class Workload:
         """
         if cluster.slot_seconds != self.slot_seconds:
             raise InputError(
-                f"the jobs were made for slots of {float(self.slot_seconds):g} s and the cluster's "
-                f"last {float(cluster.slot_seconds):g} s; give both the same"
+                f"the jobs were made for slots of {float(self.slot_seconds):g} s, but the "
+                f"cluster's slots last {float(cluster.slot_seconds):g} s; give both the same length"
             )
         resolver = _Resolver(cluster)
         return [resolver.job(self, index) for index in range(len(self))]
@@ -271,49 +272,57 @@ class Workload:
         for index in range(len(self)):
             yield self.to_record(index)
 
-    def to_record(self, at: int) -> dict[str, object]:
+    def to_record(self, index: int) -> dict[str, object]:
         """Return the job at an index in the format of a job file."""
-        name = self.names[at]
-        profile = self.profiles[at]
+        name = self.names[index]
+        profile = self.profiles[index]
         record: dict[str, object] = {"name": name}
-        if self.tenants[at] is not None:
-            record["tenant"] = self.tenants[at]
-        record["arrival"] = _seconds(int(self.arrival[at]))
-        record["epochs"] = int(self.epochs[at])
-        record["chunks"] = int(self.chunks[at])
-        record["minibatches"] = int(self.minibatches[at])
+        if self.tenants[index] is not None:
+            record["tenant"] = self.tenants[index]
+        record["arrival"] = _seconds(int(self.arrival[index]))
+        record["epochs"] = int(self.epochs[index])
+        record["chunks"] = int(self.chunks[index])
+        record["minibatches"] = int(self.minibatches[index])
         if profile.curve is None:
-            record["minibatch_time"] = _seconds(int(self.minibatch_time[at]))
+            record["minibatch_time"] = _seconds(int(self.minibatch_time[index]))
             if profile.gradient:
                 record["gradient"] = _amount("memory", profile.gradient)
         else:
             record["throughput"] = {
                 count: rate
                 for count, rate in profile.curve.items()
-                if self.min_workers[at] <= count <= self.max_workers[at]
+                if self.min_workers[index] <= count <= self.max_workers[index]
             }
         record["worker"] = {k: _amount(k, v) for k, v in profile.worker.items()}
         if profile.ps is not None:
             record["ps"] = {k: _amount(k, v) for k, v in profile.ps.items()}
-        record["workers"] = {"min": int(self.min_workers[at]), "max": int(self.max_workers[at])}
+        record["workers"] = {
+            "min": int(self.min_workers[index]),
+            "max": int(self.max_workers[index]),
+        }
         if profile.internal:
             record["internal_bandwidth"] = _amount(BANDWIDTH, profile.internal)
-        if self.kind[at] != "default":
-            record["utility"] = self._utility_record(at)
-        elif self.within is not None and self.within[at] >= 0:
-            record["by"] = _seconds(int(self.within[at]))
-        record["labels"] = dict(self.labels[at])
+        if self.kind[index] != "default":
+            record["utility"] = self._utility_record(index)
+        elif self.within is not None and self.within[index] >= 0:
+            record["by"] = _seconds(int(self.within[index]))
+        record["labels"] = dict(self.labels[index])
         return record
 
-    def _utility_record(self, at: int) -> dict[str, object]:
-        value, target = float(self.value[at]), f"{float(self.target[at])!r} slots"
-        if self.within is not None and self.within[at] >= 0:
-            target = _seconds(int(self.within[at]))
-        if self.kind[at] == "deadline":
+    def _utility_record(self, index: int) -> dict[str, object]:
+        value, target = float(self.value[index]), f"{float(self.target[index])!r} slots"
+        if self.within is not None and self.within[index] >= 0:
+            target = _seconds(int(self.within[index]))
+        if self.kind[index] == "deadline":
             return {"kind": "deadline", "value": value, "by": target}
-        if self.kind[at] == "reciprocal":
+        if self.kind[index] == "reciprocal":
             return {"kind": "reciprocal", "value": value}
-        return {"kind": "sigmoid", "value": value, "decay": float(self.decay[at]), "target": target}
+        return {
+            "kind": "sigmoid",
+            "value": value,
+            "decay": float(self.decay[index]),
+            "target": target,
+        }
 
     def write(self, path: Path) -> None:
         """Write a job file atomically: JSON Lines for ``.jsonl``, YAML for ``.yaml`` or ``.yml``.
@@ -347,7 +356,7 @@ def check_job_file(path: Path) -> None:
 
 
 def _fit(profile: JobProfile, cluster: Cluster, places: bool, gpu: str) -> JobProfile:
-    """Return a profile with what the cluster has; ``gpu`` is the resource of its GPUs."""
+    """Return a profile that requests only resources of a cluster; ``gpu`` is that of its GPUs."""
     if places:
         worker = {"worker": MILLI}
         ps = None if profile.ps is None else {"ps": MILLI}
@@ -362,83 +371,92 @@ def _fit(profile: JobProfile, cluster: Cluster, places: bool, gpu: str) -> JobPr
         request = {gpu if name == GPU else name: n for name, n in profile.worker.items()}
         profile = replace(profile, worker=request)
 
-    def counted(amounts: Mapping[str, int]) -> dict[str, int]:
+    def available(amounts: Mapping[str, int]) -> dict[str, int]:
         return {
             name: amount
             for name, amount in amounts.items()
             if name == BANDWIDTH or cluster.find_resource(name) is not None
         }
 
-    return replace(profile, worker=counted(profile.worker), ps=profile.ps and counted(profile.ps))
+    available_ps = None if profile.ps is None else available(profile.ps)
+    return replace(profile, worker=available(profile.worker), ps=available_ps)
 
 
 class _Resolver:
-    """Builds jobs for a cluster, and caches values that jobs share."""
+    """Builds jobs for a cluster, and caches what `build_job` computes for jobs that share it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._slot = cluster.slot_seconds
         self._restart = cluster.restart_seconds
         self._demands: dict[JobProfile, tuple[Amounts, Amounts | None]] = {}
-        self._shapes: dict[tuple[JobProfile, int, int], Job] = {}
+        self._templates: dict[tuple[JobProfile, int, int], Job] = {}
 
-    def job(self, workload: Workload, at: int) -> Job:
-        """Build one job; `build_job` computes its shape once for each profile and worker range."""
-        profile = workload.profiles[at]
-        min_workers = int(workload.min_workers[at])
-        max_workers = min(int(workload.max_workers[at]), int(workload.chunks[at]))
-        shape = self._shapes.get((profile, min_workers, max_workers))
-        if shape is None:
-            shape = self._shape(profile, min_workers, max_workers, int(workload.minibatch_time[at]))
+    def job(self, workload: Workload, index: int) -> Job:
+        """Build one job; it takes its template's fields unless they depend on its work."""
+        profile = workload.profiles[index]
+        min_workers = int(workload.min_workers[index])
+        max_workers = min(int(workload.max_workers[index]), int(workload.chunks[index]))
+        template = self._templates.get((profile, min_workers, max_workers))
+        if template is None:
+            template = self._template(
+                profile, min_workers, max_workers, int(workload.minibatch_time[index])
+            )
+            # Otherwise gains are fractions of a mini-batch, and depend on the job's own time.
             if not profile.internal and not self._restart:
-                self._shapes[profile, min_workers, max_workers] = shape
-        counts = (int(workload.epochs[at]), int(workload.chunks[at]), int(workload.minibatches[at]))
+                self._templates[profile, min_workers, max_workers] = template
+        counts = (
+            int(workload.epochs[index]),
+            int(workload.chunks[index]),
+            int(workload.minibatches[index]),
+        )
         work = counts[0] * counts[1] * counts[2]
-        if profile.curve is None and not shape.two_rates and not self._restart:
-            # OASiS (2), as in `build_job`, over the common denominator NANO * bandwidth.
-            bandwidth = shape.worker_bandwidth or 1
-            comm = 16 * NANO * profile.gradient if shape.worker_bandwidth else 0
-            step = int(workload.minibatch_time[at]) * bandwidth + comm
+        if profile.curve is None and not template.two_rates and not self._restart:
+            # OASiS (2), as in `build_job`, over the common denominator NANO * bandwidth. Gradients
+            # and parameters take 2 * 8 bits per byte of the gradient.
+            bandwidth = template.worker_bandwidth or 1
+            comm = 2 * 8 * NANO * profile.gradient if template.worker_bandwidth else 0
+            step = int(workload.minibatch_time[index]) * bandwidth + comm
             divisor = self._slot.numerator * NANO * bandwidth
             required = -(-work * step * self._slot.denominator // divisor)
-            # Fraction-to-float and int / int are correctly rounded, as in `build_job`.
+            # Equal to the bit: int / int is rounded correctly, as Fraction to float in `build_job`.
             step_seconds = step / (NANO * bandwidth)
         else:
-            required, step_seconds = work * MICRO, shape.step_seconds
-        submitted = int(workload.arrival[at]) * self._slot.denominator
+            required, step_seconds = work * MICRO, template.step_seconds
+        submitted = int(workload.arrival[index]) * self._slot.denominator
         slot = self._slot.numerator * NANO
         arrival = -(-submitted // slot)
-        name = workload.names[at]
-        _check_size(name, arrival, required, int(shape.internal_gains.max()))
-        target = self._target(workload, at, arrival)
+        name = workload.names[index]
+        _check_size(name, arrival, required, int(template.internal_gains.max()))
+        target = self._target(workload, index, arrival)
         job = replace(
-            shape,
+            template,
             name=name,
             arrival=arrival,
             before_arrival=(arrival * slot - submitted) / slot,
             required=required,
-            utility=_utility(workload, at, target),
-            tenant=workload.tenants[at],
+            utility=_utility(workload, index, target),
+            tenant=workload.tenants[index],
             epochs=counts[0],
             chunks=counts[1],
             minibatches=counts[2],
             step_seconds=step_seconds,
-            labels=workload.labels[at],
+            labels=workload.labels[index],
         )
-        if workload.kind[at] != "default":
+        if workload.kind[index] != "default":
             return job
-        by = target if workload.within is not None and workload.within[at] >= 0 else None
+        by = target if workload.within is not None and workload.within[index] >= 0 else None
         return with_default_utility(job, profile.worker, self._slot, by=by)
 
-    def _target(self, workload: Workload, at: int, arrival: int) -> float:
+    def _target(self, workload: Workload, index: int, arrival: int) -> float:
         """Return the papers' ``d``, computed as in `core.moments.deadline_in_slots`."""
-        if workload.within is None or workload.within[at] < 0:
-            return float(workload.target[at])
-        due = (int(workload.arrival[at]) + int(workload.within[at])) * self._slot.denominator
+        if workload.within is None or workload.within[index] < 0:
+            return float(workload.target[index])
+        due = (int(workload.arrival[index]) + int(workload.within[index])) * self._slot.denominator
         whole, rest = divmod(due, self._slot.numerator * NANO)
         return float(whole - arrival - 1) + rest / (self._slot.numerator * NANO)
 
-    def _shape(
+    def _template(
         self, profile: JobProfile, min_workers: int, max_workers: int, minibatch_time: int
     ) -> Job:
         """Return a template job with everything that doesn't depend on the amount of work."""
@@ -455,7 +473,7 @@ class _Resolver:
             else {count: Fraction(str(rate)) for count, rate in profile.curve.items()}
         )
         return build_job(
-            name="shape",
+            name="template",
             arrival=0,
             epochs=1,
             chunks=max_workers,
@@ -463,7 +481,7 @@ class _Resolver:
             speed=speed,
             worker=worker,
             ps=ps,
-            utility=Deadline(0.0, 0.0),
+            utility=Deadline(0.0, 0.0),  # `job` replaces it
             slot_seconds=self._slot,
             worker_bandwidth=profile.worker.get(BANDWIDTH, 0),
             ps_bandwidth=(profile.ps or {}).get(BANDWIDTH, 0),
@@ -474,23 +492,23 @@ class _Resolver:
 
 
 def _check_size(name: str, arrival: int, required: int, fastest: int) -> None:
-    """Refuse a job that arrives too late or takes too long to be simulated in these slots."""
+    """Raise `InputError` if a job arrives too late or takes too long for slots of this length."""
     location, hint = f"job {quote_for_display(name)}", "make slots longer"
     bounds.SLOT.check(arrival, location, hint)
     bounds.PROGRESS.check(required, location, hint)
     bounds.JOB_SLOTS.check(-(-required // max(fastest, 1)), location, hint)
 
 
-def _utility(workload: Workload, at: int, target: float) -> Utility:
-    """Return the stated utility of a job; of one that states none, a utility of 0."""
-    value = float(workload.value[at])
-    if workload.kind[at] == "deadline":
+def _utility(workload: Workload, index: int, target: float) -> Utility:
+    """Return the stated utility of a job; 0 if it states none, which the caller replaces."""
+    value = float(workload.value[index])
+    if workload.kind[index] == "deadline":
         return Deadline(value, target)
-    if workload.kind[at] == "reciprocal":
+    if workload.kind[index] == "reciprocal":
         return Reciprocal(value)
-    if workload.kind[at] == "default":
+    if workload.kind[index] == "default":
         return Constant(0.0)
-    return Sigmoid(value, float(workload.decay[at]), target)
+    return Sigmoid(value, float(workload.decay[index]), target)
 
 
 def _seconds(nanoseconds: int) -> str:
@@ -509,7 +527,7 @@ def _amount(name: str, value: int) -> int | float | str:
 
 
 _ANY: frozenset[str] = frozenset({"", "*", "any", "gpu", "none", "null", "unknown", "n/a", "-"})
-"""Words of traces that don't name a type, in lower case."""
+"""Words in place of a type, in lower case, which mean any type."""
 
 
 def split_types(text: str | None) -> tuple[str, ...]:
@@ -519,29 +537,29 @@ def split_types(text: str | None) -> tuple[str, ...]:
 
 
 def choose_resource(types: Sequence[str], cluster: Cluster) -> str | None:
-    """Return the resource that counts the GPUs of a job; None if no server has a type of them.
+    """Return the resource of the GPUs that a job requests; None if no server has its types.
 
     It is ``gpu`` if the cluster's servers name no types, or the job may run on all of them. Of
-    several types, the most numerous is chosen, because a job requests one resource.
+    several types, the most numerous is chosen, because a job can only request one resource.
     """
     kinds = [name for name in cluster.resources if is_gpu_kind(name)]
     if not types or not kinds:
         return GPU
-    best = {kind for name in types for kind in _closest(name, kinds)}
-    found = [kind for kind in kinds if kind in best]
-    totals = {name: int(cluster.capacity[:, cluster.column[name]].sum()) for name in found}
-    if len(found) > 1 and len(found) == len(kinds):
+    closest = {kind for name in types for kind in _closest(name, kinds)}
+    allowed = [kind for kind in kinds if kind in closest]
+    totals = {name: int(cluster.capacity[:, cluster.column[name]].sum()) for name in allowed}
+    if len(allowed) > 1 and len(allowed) == len(kinds):
         all_gpus = int(cluster.capacity[:, cluster.column[GPU]].sum())
         if sum(totals.values()) == all_gpus:  # no server has GPUs of an unknown type
             return GPU
-    return max(found, key=totals.__getitem__) if found else None
+    return max(allowed, key=totals.__getitem__) if allowed else None
 
 
 def _closest(name: str, kinds: Sequence[str]) -> list[str]:
     """Return the resources ``gpu/KIND`` that a trace's name of a type is likely to mean.
 
-    One name may say more than the other: ``Tesla-V100-SXM2-32GB`` is a ``v100``, unless there is a
-    ``v100-32gb``. The closest resources have the most words in common, and the fewest others.
+    Either name may have more words: ``Tesla-V100-SXM2-32GB`` is a ``v100``, unless there is a
+    ``v100-32gb``. The closest resources have the most common words, then the fewest other words.
     """
     wanted = _words(name)
     scores: dict[str, tuple[int, int]] = {}

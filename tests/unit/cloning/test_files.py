@@ -104,7 +104,7 @@ tasks:
         ("tasks[2].duration.shape", "missing"),
         ("tasks[2].duration.mean", "without a unit"),
         ("tasks[3].count", "greater than 0"),
-        ("tasks[3].duration", "Lemma 1"),
+        ("tasks[3].duration", "copies would not pay"),
         ("tasks[4].duration", "give one of mean and minimum"),
         ("tasks[5].duration.kind", "missing"),
         ("tasks[6].duration", "slots aren't valid here"),

@@ -108,7 +108,7 @@ DISTRIBUTIONS_OF_BOTH = [
     ("{kind: pareto, shape: 2, mean: 0s}", "greater than 0"),
     ("{kind: pareto, shape: 2}", "one of mean and minimum"),
     ("{kind: pareto, shap: 2, mean: 12s}", "did you mean 'shape'"),
-    ("{kind: weibull, shape: 1.5, mean: 9s}", "Lemma 1"),
+    ("{kind: weibull, shape: 1.5, mean: 9s}", "copies would not pay"),
     ("{kind: weibull, shape: 0.5, mean: 9s, minimum: 9s}", "longer than the minimum"),
     ("{kind: exponential, mean: 9}", "without a unit"),
     ("{kind: hyper-exponential, phases: [{share: 0.9, mean: 4s}]}", "sum to 0.9"),
@@ -116,7 +116,7 @@ DISTRIBUTIONS_OF_BOTH = [
     ("{kind: log-normal, sigma: 1, median: 1s, minimum: 2s}", "longer than the minimum"),
     ("{kind: log-normal, sigma: 0, median: 1s}", "greater than 0"),
     ("{kind: empirical, file: none.txt}", "no such file"),
-    ("{kind: empirical, file: times.txt, unit: slots}", "units of time"),
+    ("{kind: empirical, file: times.txt, unit: slots}", "a unit of time, got slots"),
     ("{kind: empirical, file: few.txt}", "tail: none"),
 ]
 

@@ -76,7 +76,7 @@ def test_usage_of_any_kind_counts_as_the_only_kind_of_a_server() -> None:
     [
         ({"gpu": 1, "gpu/a": 1}, "'gpu' counts GPUs of any kind; request either gpu or gpu/a"),
         ({"gpu/c": 1}, "no server has 'gpu/c'; the cluster's GPU types are a, b"),
-        ({"gpu": "1GiB"}, "gpu is given as 1GiB, but servers count it as count; write it like"),
+        ({"gpu": "1GiB"}, "gpu is given as 1GiB, but servers state it as a count; write it like 8"),
     ],
 )
 def test_faults_of_a_request(worker: dict[str, Any], message: str) -> None:

@@ -73,7 +73,7 @@ def test_a_restart_longer_than_a_slot_is_refused_with_its_place() -> None:
         on(restart="11min").resolve()
     with pytest.raises(InputError, match="restart: is longer than a slot"):
         spec(restart="11min").resolve(on().resolve())
-    with pytest.raises(InputError, match="a restart takes 601 s, a slot 600 s"):
+    with pytest.raises(InputError, match="a restart of 601 s is longer than a slot of 600 s"):
         make_job(make_cluster(), restart_seconds=Fraction(601))
 
 

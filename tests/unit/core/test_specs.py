@@ -361,7 +361,7 @@ def test_a_worker_count_in_two_spellings_is_refused() -> None:
     ("keys", "fault"),
     [
         ({"command": ["a"]}, "command: unknown key; write run: {command: [python, train.py]}"),
-        ({"gpus": 2}, "gpus: unknown key; write worker: {gpu: 1}, what one worker takes"),
+        ({"gpus": 2}, "gpus: unknown key; write worker: {gpu: 1}, the resources of one worker"),
         ({"replicas": 4}, "replicas: unknown key; write workers: {min: 1, max: 4}"),
         ({"image": "torch"}, "image: unknown key; it belongs in `run`"),
         (

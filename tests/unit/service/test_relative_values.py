@@ -15,7 +15,7 @@ from sqlalchemy import select
 from shadowprice.core.budget import POINT, Budget
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
-from shadowprice.core.relative_values import RelativeValues, counted_share
+from shadowprice.core.relative_values import RelativeValues, utility_factor
 from shadowprice.core.utility import utility_value
 from shadowprice.service.auth import create_token
 from shadowprice.service.budgets.operations import put_tenant
@@ -53,7 +53,7 @@ class RelativeBench(EngineBench):
         self.submit(name, **changes)
 
     def share(self, name: str) -> float:
-        return counted_share(self.durable.state.engine.jobs[self.job_key(name)].job)
+        return utility_factor(self.durable.state.engine.jobs[self.job_key(name)].job)
 
 
 class DefaultBench(RelativeBench):

@@ -22,7 +22,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.as_it_was import as_it_was
 from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import ScenarioSource
-from shadowprice.traces.job_log import CLOCK_SKEW, RUNNING, SLICES_OF_GPUS
+from shadowprice.traces.job_log import CLOCK_SKEW_SECONDS, RUNNING, SLICES_OF_GPUS
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.log_values import (
     STANDS_FOR_MISSING,
@@ -1353,7 +1353,7 @@ def test_a_start_just_before_the_submission_is_in_the_same_of_two_equal_hours(
 @settings(max_examples=example_count(100))
 @given(
     submit=st.integers(0, 5 * 3600),
-    wait=st.integers(-int(CLOCK_SKEW), 5 * 3600),
+    wait=st.integers(-int(CLOCK_SKEW_SECONDS), 5 * 3600),
     span=st.integers(1, 5 * 3600),
 )
 def test_the_likeliest_reading_of_a_repeated_hour_is_in_order(
@@ -1364,11 +1364,11 @@ def test_the_likeliest_reading_of_a_repeated_hour_is_in_order(
         name: read_times(pl.Series([clock(moment)]), "Europe/Berlin", "", name)
         for name, moment in moments.items()
     }
-    chosen = choose_readings(times, pl.Series([float(span)]), CLOCK_SKEW)
+    chosen = choose_readings(times, pl.Series([float(span)]), CLOCK_SKEW_SECONDS)
     first = BEFORE_REPEATED_HOUR.timestamp()
     read_back = {name: series[0] - first for name, series in chosen.items()}
     assert read_back["end"] - read_back["start"] == span
-    assert read_back["start"] >= read_back["submit"] - CLOCK_SKEW
+    assert read_back["start"] >= read_back["submit"] - CLOCK_SKEW_SECONDS
     for name, moment in moments.items():
         assert moment - read_back[name] in {0, 3600, -3600}
     is_repeated = {name: 7200 <= moment < 4 * 3600 for name, moment in moments.items()}

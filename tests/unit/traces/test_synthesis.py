@@ -312,7 +312,7 @@ def test_demands_that_the_cluster_does_not_count_are_dropped_with_a_note():
         ]
     }
     workload = synthesize(trace(**MIXED), SLOT).fitted_to(cluster(**bare))
-    assert any("does not count cpu, memory" in note for note in workload.notes)
+    assert any("the cluster has no cpu, memory" in note for note in workload.notes)
     jobs = workload.to_jobs(cluster(**bare))
     assert [job.worker.tolist() for job in jobs] == [[1000], [500], [1000], [1000]]
     with pytest.raises(InputError, match="no server of the cluster has a resource 'gpu'"):

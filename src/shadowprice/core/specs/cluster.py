@@ -72,8 +72,8 @@ def _carry(value: object) -> object:
     raise InputError(f'{quote_for_display(value)} is neither a number of points nor "all"')
 
 
-def _a_period(value: Duration) -> Duration:
-    """Return a period; raise InputError if it isn't in seconds, or is out of bounds."""
+def _check_period(value: Duration) -> Duration:
+    """Return a period; raise InputError if it isn't in whole seconds, or is out of bounds."""
     if value.slots or value.seconds.denominator != 1 or value.seconds < MIN_PERIOD_SECONDS:
         raise InputError(f"a period takes whole seconds, {MIN_PERIOD_SECONDS} at least; write 7d")
     bounds.PERIOD.checked(int(value.seconds))
@@ -84,7 +84,7 @@ class BudgetSpec(fields.Spec):
     """Points that a tenant may spend in a period."""
 
     points: Annotated[fields.NonNegative, fields.max_value(bounds.POINTS)]
-    period: Annotated[fields.DurationField, AfterValidator(fields.as_validator(_a_period))]
+    period: Annotated[fields.DurationField, AfterValidator(fields.as_validator(_check_period))]
     since: Annotated[datetime, BeforeValidator(fields.as_validator(parse_timestamp))] | None = None
     carry: Annotated[
         Annotated[fields.NonNegative, fields.max_value(bounds.POINTS)] | None,
@@ -102,7 +102,7 @@ class BudgetSpec(fields.Spec):
 
 
 class TenantSpec(fields.Spec):
-    """A tenant, the places it owns, and what it may spend."""
+    """A tenant, its share of the resources, and its budget."""
 
     name: fields.PathSegmentName
     share: fields.AmountsField = Field(default_factory=dict)
@@ -113,6 +113,7 @@ class TenantSpec(fields.Spec):
         budget = None if self.budget is None else self.budget.resolve()
         share: dict[str, int] = {}
         for name, amount in fields.to_integer_amounts(self.share).items():
+            # `gpu` and `gpu/KIND` may be one resource; then the smaller share is the tenant's.
             resource = cluster.find_resource(name) or name
             share[resource] = min(amount, share.get(resource, amount))
         return Tenant(self.name, share, budget)
@@ -134,7 +135,8 @@ class ClusterSpec(fields.Spec):
         """Return the cluster that the file describes.
 
         ``location`` is a prefix of locations, such as the file's name. ``starts_cost`` is the
-        default of ``restart_first``. Raises InputError with all faults of the file.
+        default of ``restart_first``, `Cluster.restart_first`. Raises InputError with all faults of
+        the file.
         """
         self._check_size(location)
         faults: list[Fault] = []

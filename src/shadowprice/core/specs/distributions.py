@@ -1,6 +1,6 @@
 """Distributions of durations in files, shared by job files and cloning files.
 
-A distribution of a file becomes a `DurationDistribution`: validated parameters in seconds. Times
+Each model converts itself to a `DurationDistribution` with validated parameters in seconds. Times
 may be in slots if the file has a slot length.
 """
 
@@ -33,7 +33,7 @@ DISTRIBUTION_KINDS: Final = (
 
 @dataclass(frozen=True)
 class DistributionContext:
-    """Context for reading a distribution of a file."""
+    """Slot length and file access for the distributions of a file."""
 
     slot: Fraction | None = None  # seconds of a slot; None for files without slots
     measured: EmpiricalLoader | None = None  # None if files can't be read
@@ -72,14 +72,14 @@ class ParetoDuration(fields.Spec):
             raise ValueError("give one of mean and minimum: the shape and either fix the other")
         return self
 
-    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+    def distribution(self, context: DistributionContext) -> DurationDistribution:
         """Return the distribution with parameters in seconds."""
         if self.mean is not None:
-            mean = reading.seconds(self.mean)
+            mean = context.seconds(self.mean)
             minimum = mean * (self.shape - 1.0) / self.shape
         else:
             assert self.minimum is not None
-            minimum = reading.seconds(self.minimum)
+            minimum = context.seconds(self.minimum)
             mean = minimum * self.shape / (self.shape - 1.0)
         _check(minimum > 0, "the shortest duration must be greater than 0")
         parameters = {"shape": self.shape, "minimum": minimum}
@@ -87,7 +87,7 @@ class ParetoDuration(fields.Spec):
 
 
 class WeibullDuration(fields.Spec):
-    """Weibull of shape 1 or less, by its mean; the minimum is part of the mean."""
+    """Weibull beyond a minimum, with a shape of at most 1; the mean includes the minimum."""
 
     kind: Literal["weibull"]
     shape: fields.WeibullShape
@@ -99,30 +99,30 @@ class WeibullDuration(fields.Spec):
     def _has_stragglers(cls, shape: float) -> float:
         if shape > 1:
             raise ValueError(
-                f"with a Weibull shape of {shape:g} the longer a task ran the sooner it ends, and "
-                "copies do not pay (Lemma 1 does not hold); write 1 or less"
+                f"{shape:g} is above 1: the longer a task has run, the sooner it ends, so copies "
+                "would not pay; write 1 or less"
             )
         return shape
 
-    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+    def distribution(self, context: DistributionContext) -> DurationDistribution:
         """Return the distribution with parameters in seconds."""
-        return _weibull(self.shape, self.mean, self.minimum, reading)
+        return _weibull(self.shape, self.mean, self.minimum, context)
 
 
 class ExponentialDuration(fields.Spec):
-    """Exponential beyond a minimum, which is part of the mean."""
+    """Exponential beyond a minimum; the mean includes the minimum."""
 
     kind: Literal["exponential"]
     mean: fields.DurationField
     minimum: fields.DurationField = Duration()
 
-    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+    def distribution(self, context: DistributionContext) -> DurationDistribution:
         """Return the distribution with parameters in seconds."""
-        return _weibull(1.0, self.mean, self.minimum, reading)
+        return _weibull(1.0, self.mean, self.minimum, context)
 
 
 class PhaseSpec(fields.Spec):
-    """One phase of a hyper-exponential: a share of the tasks and the mean of those."""
+    """One phase of a hyper-exponential: its share of the tasks, and their mean."""
 
     share: fields.Positive
     mean: fields.DurationField
@@ -142,11 +142,11 @@ class HyperExponentialDuration(fields.Spec):
             raise ValueError(f"the shares of the phases sum to {total:g}; they must sum to 1")
         return self
 
-    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+    def distribution(self, context: DistributionContext) -> DurationDistribution:
         """Return the distribution with parameters in seconds."""
-        minimum = reading.seconds(self.minimum)
+        minimum = context.seconds(self.minimum)
         shares = tuple(phase.share for phase in self.phases)
-        means = tuple(reading.seconds(phase.mean) for phase in self.phases)
+        means = tuple(context.seconds(phase.mean) for phase in self.phases)
         _check(min(means) > 0, "the mean of every phase must be greater than 0")
         mean = minimum + sum(share * part for share, part in zip(shares, means, strict=True))
         parameters: Parameters = {"shares": shares, "means": means, "minimum": minimum}
@@ -168,17 +168,18 @@ class LogNormalDuration(fields.Spec):
             raise ValueError("give one of mean and median: sigma and either fix the other")
         return self
 
-    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+    def distribution(self, context: DistributionContext) -> DurationDistribution:
         """Return the distribution with parameters in seconds."""
-        minimum = reading.seconds(self.minimum)
-        stretch = math.exp(0.5 * self.sigma * self.sigma)
+        minimum = context.seconds(self.minimum)
+        mean_over_median = math.exp(0.5 * self.sigma * self.sigma)
         given = self.mean if self.mean is not None else self.median
         assert given is not None
-        beyond = reading.seconds(given) - minimum
+        beyond = context.seconds(given) - minimum
         _check(beyond > 0, "the mean or median must be longer than the minimum")
-        median = beyond / stretch if self.mean is not None else beyond
+        median = beyond / mean_over_median if self.mean is not None else beyond
         parameters = {"sigma": self.sigma, "median": median, "minimum": minimum}
-        return DurationDistribution("log-normal", parameters, minimum, minimum + median * stretch)
+        mean = minimum + median * mean_over_median
+        return DurationDistribution("log-normal", parameters, minimum, mean)
 
 
 class EmpiricalDuration(fields.Spec):
@@ -199,7 +200,7 @@ class EmpiricalDuration(fields.Spec):
         except InputError as error:
             raise ValueError(f"unknown unit of time {unit!r}; write s, ms or min") from error
         if parsed.slots:
-            raise ValueError("what was measured is in units of time; write s, ms or min")
+            raise ValueError("expected a unit of time, got slots; write s, ms or min")
         return unit
 
     @property
@@ -207,17 +208,17 @@ class EmpiricalDuration(fields.Spec):
         """Seconds in a unit of the file."""
         return float(parse_duration(f"1{self.unit}").seconds)
 
-    def distribution(self, reading: DistributionContext) -> DurationDistribution:
+    def distribution(self, context: DistributionContext) -> DurationDistribution:
         """Return the distribution with parameters in seconds."""
-        if reading.measured is None:
+        if context.measured is None:
             raise InputError(
                 Fault(
                     "",
-                    f"{self.file!r} cannot be read from here",
-                    "name a distribution with its parameters, or hand the job in as a file",
+                    f"{self.file!r} can't be read: only job files and cloning files may name files",
+                    "write a distribution with its parameters",
                 )
             )
-        return reading.measured(self)
+        return context.measured(self)
 
 
 DurationDistributionSpec = Annotated[
@@ -232,12 +233,12 @@ DurationDistributionSpec = Annotated[
 
 
 def _weibull(
-    shape: float, mean: Duration, minimum: Duration, reading: DistributionContext
+    shape: float, mean: Duration, minimum: Duration, context: DistributionContext
 ) -> DurationDistribution:
-    expected, least = reading.seconds(mean), reading.seconds(minimum)
-    _check(expected > least, "the mean must be longer than the minimum")
-    parameters = {"shape": shape, "expected": expected, "minimum": least}
-    return DurationDistribution("weibull", parameters, least, expected)
+    mean_seconds, min_seconds = context.seconds(mean), context.seconds(minimum)
+    _check(mean_seconds > min_seconds, "the mean must be longer than the minimum")
+    parameters = {"shape": shape, "expected": mean_seconds, "minimum": min_seconds}
+    return DurationDistribution("weibull", parameters, min_seconds, mean_seconds)
 
 
 def _check(holds: bool, message: str) -> None:

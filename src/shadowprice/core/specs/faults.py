@@ -30,7 +30,7 @@ _TAGS: Mapping[str, frozenset[str]] = {
     "utility": frozenset(utilities.FAMILIES),
     "duration": frozenset(DISTRIBUTION_KINDS),
 }
-"""Union tags that pydantic inserts into locations, by the key that precedes them."""
+"""Tags of unions, which pydantic inserts into locations, by the key that precedes them."""
 
 
 MAX_KEYS_IN_MESSAGE: Final = 6
@@ -51,7 +51,7 @@ _EXAMPLES: Final[Mapping[str, str]] = {
     "worker": "{gpu: 1}",
     "workers": "{min: 1, max: 4}",
 }
-"""Examples of mappings, by key of files."""
+"""Example of a valid mapping for each key of a file."""
 
 
 def validate(model: type[Model], value: object, location: str) -> tuple[Model | None, list[Fault]]:
@@ -85,25 +85,28 @@ def _merged_issue(group: Sequence[Any]) -> Any:
     # A value of the right type that exceeds a limit needs no other alternative.
     chosen = next((issue for issue in group if issue["type"] in _LIMITS), None)
     if chosen is None:
-        words = [issue for issue in group if issue["type"] == "literal_error"]
-        types = [text for issue in group if issue not in words and (text := _expected(issue))]
-        *first, last = [*", ".join(map(_expected, words)).replace(" or ", ", ").split(", "), *types]
+        literals = [issue for issue in group if issue["type"] == "literal_error"]
+        types = [text for issue in group if issue not in literals and (text := _expected(issue))]
+        # pydantic joins literals as 'a', 'b' or 'c'; types follow in one list with them.
+        texts = ", ".join(map(_expected, literals)).replace(" or ", ", ").split(", ")
+        *first, last = [*texts, *types]
         expected = f"{', '.join(first)} or {last}" if first else last
         chosen = {**group[0], "type": "no_alternative", "ctx": {"expected": expected}}
     return {**chosen, "loc": chosen["loc"][:-1]}
 
 
-def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
+def _fault(model: type[BaseModel], issue: Any, file_location: str) -> Fault:
     # The previous key decides: `deadline` is a tag after `utility`, otherwise a key of the file.
     location = [
         part
         for before, part in zip((None, *issue["loc"]), issue["loc"], strict=False)
         if part not in _TAGS.get(str(before), ())
     ]
-    is_key = location[-1:] == ["[key]"]  # of a mapping, whose path has the key too
+    # For an invalid key of a mapping, pydantic's location ends with the key and "[key]".
+    is_key = location[-1:] == ["[key]"]
     location = location[:-2] if is_key else location
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in location)
-    where = join_location(place, path)
+    where = join_location(file_location, path)
     if issue["type"] == "extra_forbidden":
         return Fault(where, "unknown key", _hint_for_key(model, location))
     if issue["type"] == "missing":
@@ -128,7 +131,7 @@ _LIMITS: Final[Mapping[str, tuple[str, str]]] = {
     "less_than_equal": ("be at most", "le"),
     "multiple_of": ("be a multiple of", "multiple_of"),
 }
-"""What a number must do by the type of pydantic's issue, with the key of the limit."""
+"""Requirement on a number, and the key of the limit in the context, by pydantic's issue type."""
 
 _EXPECTED: Final[Mapping[str, str]] = {
     "string_type": "text",
@@ -139,11 +142,11 @@ _EXPECTED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list"),
 }
-"""What a field expects, by the type of pydantic's issue."""
+"""Values that a field expects, by pydantic's issue type."""
 
 
 def _expected(issue: Any) -> str:
-    """Return what a field expects; empty if the issue is about something else."""
+    """Return what a field expects; empty if the issue isn't about a type or a choice."""
     match issue["type"]:
         case "literal_error" | "enum" | "no_alternative":
             return str(issue["ctx"]["expected"])
@@ -179,7 +182,7 @@ def issue_text(issue: Any) -> tuple[str, str]:
 
 
 def _type_hint(kind: str, value: object) -> str:
-    """Return the hint for a value of another type than the field's."""
+    """Return the hint for a value of the wrong type; empty if there is none."""
     if kind == "string_type" and (value is None or isinstance(value, int | float)):
         return "quote it if it is text"
     if kind == "list_type":
@@ -205,7 +208,7 @@ def join_location(location: str, path: str) -> str:
 
 
 def _keys_fault(model: type[BaseModel], where: str, location: Sequence[Any], issue: Any) -> Fault:
-    """Return the fault of a value that should be a mapping; it lists keys, not pydantic's class."""
+    """Return the fault of a value that should be a mapping; name keys instead of a model class."""
     name = issue["ctx"]["class_name"]
     keys = [key for part in _models(model) if part.__name__ == name for key in part.model_fields]
     with_keys = f" with the keys {_first(keys, MAX_KEYS_IN_MESSAGE)}" if keys else ""

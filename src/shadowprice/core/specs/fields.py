@@ -68,19 +68,19 @@ _LIMITS: Final = {
     "array": "maxItems",
     "object": "maxProperties",
 }
-"""JSON Schema's keyword for the maximum value or size of each type."""
+"""Keyword of JSON Schema for the maximum of a number, or the maximum size of another type."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Limited:
-    """A limit that is stated in JSON schemas.
+    """An annotation with a limit that JSON schemas also state.
 
     A size is checked before the items are validated, so that a long list of invalid items is
     refused at once. A value is checked after all other validators.
     """
 
     bound: InputLimit
-    size: bool
+    size: bool  # whether the limit applies to the size, not to the value
     fail_fast: bool = False
 
     def __get_pydantic_core_schema__(
@@ -148,7 +148,7 @@ DurationField = Annotated[
 AmountField = Annotated[
     Amount, BeforeValidator(as_validator(parse_amount)), WithJsonSchema(_QUANTITY)
 ]
-# `format: double` marks a rate as a number. In custom resources, quantities are int-or-string.
+# `format: double` tells rates from quantities, which are int-or-string in custom resources.
 RateField = Annotated[
     Rate,
     BeforeValidator(as_validator(parse_rate)),
@@ -195,8 +195,8 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class LimitedModel(BaseModel):
     """Base of all models that are read from a file or an option.
 
-    Besides the checks of each field, a boolean isn't accepted as a number, and the general limits
-    apply to numbers, texts and lists.
+    Besides the checks of each field, a number may not be a boolean or have a leading zero, and the
+    general limits apply to numbers and texts.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -207,6 +207,7 @@ class LimitedModel(BaseModel):
         if isinstance(value, Mapping):
             value = cls._limit_unknown_keys(value)
             booleans = {label for label, part in value.items() if _contains(part, _is_boolean)}
+            # YAML 1.1 would read 0022 as octal; `yaml_values` keeps it as text.
             octal = {label for label, part in value.items() if _contains(part, _has_leading_zero)}
             for name, field in cls.model_fields.items():
                 for label in {name, field.alias or name} & (booleans | octal):
@@ -220,9 +221,9 @@ class LimitedModel(BaseModel):
 
     @classmethod
     def _limit_unknown_keys(cls, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        """Return a mapping with at most `bounds.FAULTS.maximum` unknown keys, which are listed.
+        """Return a mapping with at most `bounds.FAULTS.maximum` unknown keys.
 
-        Pydantic builds an error of more than a kilobyte for each unknown key.
+        More are never listed, and pydantic builds an error of over a kilobyte for each.
         """
         if len(value) <= len(cls.model_fields) + bounds.FAULTS.maximum:
             return value
@@ -277,7 +278,7 @@ def _check_limits(value: Any) -> None:
                 except InputError as error:
                     raise InputError(f"{quote_for_display(key)}: {error}") from error
     elif isinstance(value, list | tuple) and not (value and isinstance(value[0], BaseModel)):
-        for inner in value:
+        for inner in value:  # models have checked their own values
             _check_limits(inner)
 
 

@@ -22,7 +22,6 @@ from shadowprice.core.amounts import (
     Amount,
     Dimension,
     Duration,
-    format_amount,
     parse_duration,
 )
 from shadowprice.core.bag import Bag, BagTaskGroup
@@ -59,7 +58,7 @@ def resolve_bag(
     tasks: list[TaskSpec],
     deadline: Duration,
     miss_probability: float,
-    reading: DistributionContext,
+    context: DistributionContext,
     before: Fraction = Fraction(0),
 ) -> Bag:
     """Return the bag that a file describes.
@@ -72,7 +71,7 @@ def resolve_bag(
     groups, faults = [], []
     for position, task in enumerate(tasks):
         try:
-            groups.append(BagTaskGroup(task.count, task.duration.distribution(reading)))
+            groups.append(BagTaskGroup(task.count, task.duration.distribution(context)))
         except InputError as error:
             location = f"tasks[{position}].duration"
             faults += [
@@ -83,8 +82,8 @@ def resolve_bag(
             ]
     if faults:
         raise InputError(faults)
-    slot = reading.slot
-    assert slot is not None
+    slot = context.slot
+    assert slot is not None  # a cluster has slots
     slots = deadline.in_slots(slot) - (before if deadline.on_clock else 0)
     seconds = float(slots * slot)
     for position, group in enumerate(groups):
@@ -92,9 +91,8 @@ def resolve_bag(
             raise InputError(
                 Fault(
                     "deadline",
-                    f"the {seconds:g}s that it leaves from the beginning of the arrival slot are "
-                    f"not longer than the shortest possible duration of tasks[{position}], "
-                    f"{group.distribution.shortest:g}s: no number of copies helps",
+                    f"is {seconds:g}s after the start of the arrival slot, but tasks[{position}] "
+                    f"take more than {group.distribution.shortest:g}s: no number of copies helps",
                     "allow a later deadline",
                 )
             )
@@ -125,13 +123,10 @@ _TRAINING = (
 
 
 class WorkerRange(fields.Spec):
-    """Fewest and most workers in any slot in which the job runs."""
+    """Minimum and maximum number of workers in a slot in which the job runs."""
 
     min: PositiveInt = 1
     max: PositiveInt | None = None
-
-
-_BY = "a utility of kind deadline"
 
 
 def _priority(value: Any) -> float | str:
@@ -148,6 +143,7 @@ def _deadline(value: object) -> Duration | str:
     try:
         return parse_duration(value)
     except InputError:
+        # Only a text like a clock time or a date gets the errors of moments.
         if not isinstance(value, str) or not (":" in value or value.count("-") > 1):
             raise
         moments.check_moment(value, "")
@@ -168,10 +164,16 @@ DeadlineField = Annotated[
 ]
 
 
-_DEMAND: Final = "worker: {gpu: 1}, what one worker takes"
+_DEMAND: Final = "worker: {gpu: 1}, the resources of one worker"
 _COMMAND: Final = "run: {command: [python, train.py]}"
 _STEP_TIME: Final = "steps and minibatch_time, the time of a step on one worker"
 _WORKERS: Final = "workers: {min: 1, max: 4}"
+
+_DIMENSION_TEXTS: Final = {
+    Dimension.COUNT: "a count; write it like 8",
+    Dimension.BYTES: "bytes; write it like 8GB",
+    Dimension.RATE: "a rate; write it like 8Gbps",
+}
 
 
 class JobSpec(fields.Spec):
@@ -251,8 +253,8 @@ class JobSpec(fields.Spec):
     def _is_a_probability(cls, value: float | None) -> float | None:
         if value is not None and not 0.0 < value < 1.0:
             raise ValueError(
-                f"{value:g} is outside (0, 1); write for example 0.05: no number of copies never "
-                "misses, and 1 asks for nothing"
+                f"{value:g} is outside (0, 1); write for example 0.05 (0 is impossible with any "
+                "number of copies, and 1 is no constraint)"
             )
         return value
 
@@ -261,7 +263,10 @@ class JobSpec(fields.Spec):
         if self.tasks is None:
             for name in ("deadline", "miss_probability"):
                 if getattr(self, name) is not None:
-                    raise ValueError(f"`{name}` belongs to a bag of tasks; give `tasks`, or {_BY}")
+                    raise ValueError(
+                        f"`{name}` belongs to a bag of tasks; give `tasks`, or a utility of kind "
+                        "deadline"
+                    )
             return self
         foreign = [name for name in _TRAINING if name in self.model_fields_set]
         if foreign:
@@ -280,7 +285,10 @@ class JobSpec(fields.Spec):
 
     @property
     def max_workers(self) -> int:
-        """Maximum number of workers: as stated, else of ``chunks`` or ``throughput``, else 1."""
+        """Maximum number of workers: stated, else ``chunks``, or by ``throughput`` with ``steps``.
+
+        A job with ``steps`` that states neither runs with 1 worker.
+        """
         if self.workers is not None and self.workers.max is not None:
             return self.workers.max
         if self.steps is None:
@@ -324,9 +332,8 @@ class JobSpec(fields.Spec):
         if self.throughput is None and self.minibatch_time is None:
             if self.family is not None:
                 raise ValueError(
-                    "the curve of `family` is missing: job files take it from the library that "
-                    "`families:` names at their head, services from `--families`; elsewhere give "
-                    "throughput, too"
+                    "the curve of `family` is missing: a job file needs `families:` with a "
+                    "library, a service needs `--families`; otherwise give throughput, too"
                 )
             given += [name for name in _FACTORS if name in self.model_fields_set]
             if given:
@@ -396,11 +403,11 @@ class JobSpec(fields.Spec):
     ) -> Job:
         """Return the job with the numbers that schedulers use on a cluster.
 
-        A job that states no utility has the default one (`default_utility`), under every policy, in
-        simulations and in the live service. Without ``measured``, distributions from files are
-        refused. ``submitted`` is in nanoseconds since 1970, None in a simulation, which has no
-        calendar. ``length`` in seconds is the predicted one of a job that states none; None, as in
-        a simulation, refuses such a job.
+        A job that states no utility gets the default one (`with_default_utility`). ``measured``
+        reads distributions from files; if it is None, they are refused. ``submitted`` is in
+        nanoseconds since 1970, None in a simulation, which has no calendar. ``length`` is the
+        predicted length, in seconds, of a job that states none. If it is None, as in a simulation,
+        such a job is refused.
 
         Raises InputError if the cluster has no such resource or tenant, or the numbers contradict
         each other.
@@ -448,7 +455,7 @@ class JobSpec(fields.Spec):
                 hint = "give the time of a mini-batch, or of the whole job if it has no `steps`"
                 problem = "is missing: only a live service predicts how long a job takes"
                 raise InputError(Fault("minibatch_time", problem, hint))
-            # Any speed will do: the length determines the work in its units.
+            # Any speed will do, because `with_length` below replaces the work.
             speed = StepModel(Fraction(DEFAULT_SECONDS, self.steps or 1))
         elif self.throughput is not None:
             speed = {count: Fraction(str(rate)) for count, rate in self.throughput.items()}
@@ -460,7 +467,7 @@ class JobSpec(fields.Spec):
                 Fraction(update),
                 self.gradient.value if self.gradient else 0,
             )
-        # Without chunks, a worker may compute any number of mini-batches: each is its own chunk.
+        # A job with steps may use any number of workers, so each mini-batch is a chunk.
         factors = (
             (self.epochs, self.chunks, self.minibatches)
             if self.steps is None
@@ -524,15 +531,16 @@ class JobSpec(fields.Spec):
         return seconds
 
     def _check_choices(self, cluster: Cluster) -> None:
-        """Raise InputError for a job with too many choices, before they are listed."""
+        """Raise InputError for too many worker counts, before arrays of that size are allocated."""
         if self.throughput is not None:
-            widths = len(self.throughput)
+            worker_counts = len(self.throughput)
         else:
             min_workers = 1 if self.workers is None else self.workers.min
-            widths = self.max_workers - min_workers + 1
+            worker_counts = self.max_workers - min_workers + 1
         hint = "narrow `workers: {min, max}`"
-        bounds.WORKER_COUNTS.check(widths, "workers", hint)
-        bounds.CHOICES.check(widths * cluster.horizon, "workers", f"{hint}, or lower the horizon")
+        bounds.WORKER_COUNTS.check(worker_counts, "workers", hint)
+        choices = worker_counts * cluster.horizon
+        bounds.CHOICES.check(choices, "workers", f"{hint}, or lower the horizon")
 
     @staticmethod
     def _check_dimensions(amounts: Mapping[str, Amount], cluster: Cluster) -> None:
@@ -541,10 +549,9 @@ class JobSpec(fields.Spec):
             if resource is not None:
                 expected = cluster.dimensions[cluster.column[resource]]
                 if amount.value and amount.dimension is not expected:
-                    wanted = format_amount(8 * 10**9, expected)
                     raise InputError(
-                        f"{name} is given as {amount}, but servers count it as "
-                        f"{expected.value}; write it like {wanted}"
+                        f"{name} is given as {amount}, but servers state it as "
+                        f"{_DIMENSION_TEXTS[expected]}"
                     )
             elif name == BANDWIDTH and amount.dimension is not Dimension.RATE:
                 raise InputError(f"bandwidth is given as {amount}; write it like 10Gbps")
@@ -555,15 +562,15 @@ def resolve_jobs(
 ) -> tuple[list[tuple[str, Job]], list[Fault]]:
     """Resolve the jobs of a file; return the valid ones in file order, and the faults of others.
 
-    A job is given, and returned, with its location in the file.
+    Each job is a pair of its location in the file and its model or result.
     """
     jobs: list[tuple[str, Job]] = []
     faults: list[Fault] = []
-    for place, spec in specs:
+    for location, spec in specs:
         try:
-            jobs.append((place, spec.resolve(cluster, measured)))
+            jobs.append((location, spec.resolve(cluster, measured)))
         except InputError as error:
             for fault in error.faults:
                 path = f".{fault.location}" if fault.location else ""
-                faults.append(replace(fault, location=join_location(place, path)))
+                faults.append(replace(fault, location=join_location(location, path)))
     return jobs, faults

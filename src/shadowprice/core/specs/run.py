@@ -35,7 +35,7 @@ _VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _RESERVED_PREFIX: Final = "shadowprice.io/"
 _SOURCES: Final = ("claim", "config_map", "secret", "host_path", "scratch", "memory")
 
-ShortTuple = fields.max_length(bounds.POD_PARTS)
+MaxPodItems = fields.max_length(bounds.POD_PARTS)
 UnixId = Annotated[NonNegativeInt, fields.max_value(bounds.USER_ID)]
 Text = Annotated[str, fields.max_length(bounds.NAME)]
 ObjectName = Annotated[str, fields.max_length(bounds.PATH)]
@@ -122,15 +122,15 @@ class PodSpec(fields.Spec):
     scheduler controls these.
     """
 
-    tolerations: Annotated[list[TolerationSpec], ShortTuple] = Field(default_factory=list)
-    volumes: Annotated[list[VolumeSpec], ShortTuple] = Field(default_factory=list)
-    labels: Annotated[dict[str, str], ShortTuple] = Field(default_factory=dict)
-    annotations: Annotated[dict[str, str], ShortTuple] = Field(default_factory=dict)
+    tolerations: Annotated[list[TolerationSpec], MaxPodItems] = Field(default_factory=list)
+    volumes: Annotated[list[VolumeSpec], MaxPodItems] = Field(default_factory=list)
+    labels: Annotated[dict[str, str], MaxPodItems] = Field(default_factory=dict)
+    annotations: Annotated[dict[str, str], MaxPodItems] = Field(default_factory=dict)
     service_account: ObjectName | None = None
     priority_class: ObjectName | None = None
     runtime_class: ObjectName | None = None
     pull: Literal["", "Always", "IfNotPresent", "Never"] = ""
-    pull_secrets: Annotated[list[ObjectName], ShortTuple] = Field(default_factory=list)
+    pull_secrets: Annotated[list[ObjectName], MaxPodItems] = Field(default_factory=list)
     run_as_user: UnixId | None = None
     run_as_group: UnixId | None = None
     fs_group: UnixId | None = None
@@ -206,7 +206,7 @@ _SHELL: Final = ("/bin/sh", "-c")
 
 
 def _as_argument(value: Any) -> Any:
-    """Return an integer as text; refuse floats and booleans, whose spelling YAML changes."""
+    """Return an integer as text; refuse null, floats and booleans, whose spelling YAML changes."""
     if value is None:
         raise ValueError("expected text, got null; quote it if it is text")
     if isinstance(value, float | bool):
@@ -216,7 +216,6 @@ def _as_argument(value: Any) -> Any:
 
 
 def _check_no_null(value: str, what: str = "it") -> None:
-    """Raise ValueError if a text contains a null character."""
     if "\0" in value:
         raise ValueError(f"{what} contains a null character")
 
@@ -273,7 +272,7 @@ class RunSpec(fields.Spec):
     @field_validator("command", mode="before")
     @classmethod
     def _check_command(cls, value: Any) -> Any:
-        # One message here, because pydantic would report an error for each member of the union.
+        # Types are checked here, because pydantic would report an error per member of the union.
         arguments = value if isinstance(value, list) else [value]
         fields.as_validator(bounds.ARGUMENTS.checked)(len(arguments))
         for index, argument in enumerate(arguments):
@@ -284,7 +283,7 @@ class RunSpec(fields.Spec):
                 )
             _check_no_null(str(argument), f"argument {index}" if index else "it")
         if not arguments or not str(arguments[0]).strip():
-            raise ValueError("it is empty; write for example [python, train.py]")
+            raise ValueError("is empty; write for example [python, train.py]")
         return value if isinstance(value, list) else _as_argument(value)
 
     @field_validator("env")
@@ -327,7 +326,7 @@ class RunSpec(fields.Spec):
         seconds = float(grace.in_seconds(slot_seconds))
         bounds.GRACE.check(math.ceil(seconds), "run.grace")
         if seconds < 0:
-            raise InputError(Fault("run.grace", "it is negative", "write for example 30s"))
+            raise InputError(Fault("run.grace", "is negative", "write for example 30s"))
         words = self.command
         return Program(
             command=(*_SHELL, words) if isinstance(words, str) else tuple(words),

@@ -73,7 +73,7 @@ class PowerSpec(fields.Spec):
     exponent: Annotated[fields.NonNegative, fields.max_value(bounds.EXPONENT)]
 
     @model_validator(mode="after")
-    def _countable(self) -> PowerSpec:
+    def _has_valid_maximum(self) -> PowerSpec:
         # The maximum is at d = 1: scale^exponent.
         if self.scale > 1 and self.exponent * math.log10(self.scale) > math.log10(
             bounds.NUMBER.maximum
@@ -117,7 +117,7 @@ def resolve_utility(
 
 
 class PriorityLevel(NamedTuple):
-    """A named priority: the multiple of the default utility, and the number that it stands for."""
+    """A named priority: its multiple of the default utility, and its number in priority queues."""
 
     multiple: float
     number: float
@@ -129,7 +129,7 @@ PRIORITY_LEVELS: Final[Mapping[str, PriorityLevel]] = {
     "high": PriorityLevel(4.0, 1.0),
     "urgent": PriorityLevel(16.0, 2.0),
 }
-"""Named priorities. A factor of 4 outweighs what a job typically loses when it scales up."""
+"""Named priorities. A factor of 4 outweighs the speed per GPU that jobs lose when they scale up."""
 
 VALUE_PER_GPU_HOUR: Final = 1.0  # default utility of an hour of one GPU at normal priority
 
@@ -153,11 +153,11 @@ def with_default_utility(
     multiple: float = 1.0,
     by: float | None = None,
 ) -> Job:
-    """Return a job with the default utility: its GPU-hours, up to its deadline.
+    """Return a job with the default utility: a value per GPU-hour, up to its deadline if any.
 
     GPU-hours are those of the job's work at its minimum worker count. A worker without GPUs counts
-    as one GPU. ``worker`` are the resources of a worker in thousandths, and ``multiple`` is that of
-    the job's priority. ``by`` is the deadline in slots after the arrival slot, if any.
+    as one GPU. ``worker`` has a worker's resources in integer amounts. ``multiple`` is that of the
+    job's priority. ``by`` is the deadline in slots after the arrival slot.
     """
     gpus = gpus_per_worker(worker.items())
 

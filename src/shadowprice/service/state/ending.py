@@ -12,7 +12,7 @@ from shadowprice.core.amounts import format_seconds
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.core.refusal import Refusal, RefusalReason
-from shadowprice.core.relative_values import counted_share
+from shadowprice.core.relative_values import utility_factor
 from shadowprice.engine.engine import Engine
 from shadowprice.service.clock import SlotCalendar, format_rfc3339
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
@@ -185,7 +185,7 @@ def refusal_reason(
             reason |= scarce.record()
             reason["message"] += f" ({scarce.limit_text})"
     if refusal.value is not None and job.stated_utility is not None:
-        share = counted_share(job)
+        share = utility_factor(job)
         reason["message"] += f" (in points; a value of 1 as stated is {share:.3g} points)"
     if refusal.reason in _LIMITED and is_near(engine):
         end = end_text(engine, calendar)

@@ -11,7 +11,7 @@ from shadowprice.core import events
 from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
-from shadowprice.core.relative_values import MAX_TENANTS, counted_share, is_relative
+from shadowprice.core.relative_values import MAX_TENANTS, is_relative, utility_factor
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.journal import entry_line
 from shadowprice.engine.records import placement_record
@@ -235,7 +235,7 @@ def _record_decision(batch: Batch, command: events.Decided, messages: dict[str, 
 
 def _record_price(batch: Batch, view: JobView, decision: events.Commit | events.Promise) -> None:
     """Record the values of a decision, in units of the stated utility."""
-    share = counted_share(batch.engine.jobs[view.key].job)
+    share = utility_factor(batch.engine.jobs[view.key].job)
     stated = {}
     for name in ("payoff", "utility", "cost"):
         value = getattr(decision, name)

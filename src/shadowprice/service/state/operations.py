@@ -23,8 +23,8 @@ from shadowprice.core.refusal import RevisionRefusedError
 from shadowprice.core.relative_values import (
     OpenValues,
     RelativeValues,
-    count_with,
-    counted_share,
+    scale_utility,
+    utility_factor,
 )
 from shadowprice.core.specs import JobSpec
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
@@ -454,12 +454,12 @@ def _with_counted_utility(
     if before.stated_utility is None or weighed.stated_utility is None:
         return weighed if is_admission else after
     is_same = after.utility == stated.utility and after.worker_slots == stated.worker_slots
-    share, previous = counted_share(weighed), counted_share(before)
+    share, previous = utility_factor(weighed), utility_factor(before)
     if is_same:
         share = previous
     elif not is_admission:
         share = min(share, previous)
-    return count_with(after, share)
+    return scale_utility(after, share)
 
 
 class _DryRunError(Exception):
@@ -549,7 +549,7 @@ def quote_job(batch: Batch, submission: Submission) -> QuoteResult:
     if job.name in engine.jobs:
         job = replace(job, name=f"{job.name} (quote)")
     quote = engine.quote(job, explained=True)
-    share = counted_share(job)
+    share = utility_factor(job)
     refusal, message = None, ending.with_clock_times(quote.message, batch.calendar)
     if quote.refusal is not None:
         refusal = ending.refusal_reason(engine, batch.calendar, job, quote.refusal)

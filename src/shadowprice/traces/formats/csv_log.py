@@ -22,23 +22,23 @@ from shadowprice.traces.text import Check, CheckedTable, RowRules, file_error, r
 _UNITS_TO_FIND: Final = (
     *(("minutes", 60.0), ("hours", 3600.0), ("milliseconds", 0.001), ("days", 86400.0)),
 )
-_EQUAL: Final = (0.95, 1.05)  # ratios of equal run times, of which one may be rounded
-_MIN_SHARE: Final = 0.9  # of run times whose unit is the same
-_MIN_EQUAL: Final = 3  # run times that show a unit: that of a suspended job may agree by chance
-_MAX_EARLY_SHARE: Final = 0.5  # of deadlines before the submission; above, they are other values
+_EQUAL: Final = (0.95, 1.05)  # ratios at which two run times count as equal: one may be rounded
+_MIN_SHARE: Final = 0.9  # minimum share of run times that must show the same unit
+_MIN_EQUAL: Final = 3  # minimum run times that must show it: a suspended job may agree by chance
+_MAX_EARLY_SHARE: Final = 0.5  # of deadlines before the submission; above it, they aren't deadlines
 _IDS: Final = r"^\s*(?:[1-9]\d*, ?(?:0*[1-9]\d?|\d{4,})|\d+(?:, ?\d{1,2}){2,})\s*$"
-"""Numbers of GPUs such as 4,5: not 4.5 of them. 0,5 and 2,0 have decimal commas."""
+"""Ids of GPUs such as 4,5, which aren't 4.5 GPUs. 0,5 and 2,0 are numbers with decimal commas."""
 _QUOTED_IDS: Final = r"^\s*(?:\d+(?:, ?\d{1,2})+|\d+, ?\d{4,})\s*$"
-"""Those of a table with commas between columns, which has no decimal commas."""
+"""Ids of GPUs in a table with commas between columns, which has no decimal commas."""
 _STEP: Final = r"^(\d+(?:[_+]\d+)?)\.(?:batch|extern|interactive|\d+)$"
 """Name of a step in Slurm's accounting; its group is the job."""
-_MAX_SECONDS: Final = 1e18  # of hundreds of digits too; far above the limit of a duration
+_MAX_SECONDS: Final = 1e18  # finite, and far above the limit of a duration
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
 _HTCONDOR_STATES: Final = {"3": "cancelled", "4": "passed"} | dict.fromkeys(
     ("1", "2", "5", "6", "7"), "unfinished"
 )
 """HTCondor's JobStatus: idle, running, removed, completed, held, transferring and suspended."""
-_NAMES: Final = ("job", "tenant", "user")  # the user is the tenant of rows without one
+_NAMES: Final = ("job", "tenant", "user")  # meanings of columns with names
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
 _SERIAL_HINT: Final = (
     "format the cells as yyyy-mm-dd hh:mm:ss before you save them; "
@@ -108,11 +108,11 @@ _DEADLINE_HINT: Final = (
         "dates": "dmy or mdy: whether 3/4/2024 is in April or in March, if the log doesn't show it",
     },
 )
-def read_csv_log(path: Path, reading: ImportContext) -> Trace:
+def read_csv_log(path: Path, context: ImportContext) -> Trace:
     """Read a table of jobs."""
-    mapping = log_columns.parse_mapping(reading.options.get("map", ""))
-    zone = log_values.time_zone(reading.options.get("timezone", "UTC"))
-    order = reading.choose("dates", "dmy", "mdy") if "dates" in reading.options else ""
+    mapping = log_columns.parse_mapping(context.options.get("map", ""))
+    zone = log_values.time_zone(context.options.get("timezone", "UTC"))
+    order = context.choose("dates", "dmy", "mdy") if "dates" in context.options else ""
     head = read_head(path)
     if re.match(r"\s*[{\[]\s*(?:[{\[\]}]|\"[^\"]*\"\s*:)", head):
         hint = "write the jobs as a table, or read sacct --json as sacct:FILE"
@@ -121,7 +121,7 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     table = read_table(
         path,
         dict.fromkeys(header.names, pl.String()),
-        reading,
+        context,
         separator=header.separator,
         preamble=header.preamble,
         names=header.names,
@@ -131,7 +131,7 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
             rejoined="empty field after the last column",
         ),
     )
-    reading.tally.add("dropped", "line before the header", header.preamble)
+    context.tally.add("dropped", "line before the header", header.preamble)
     if table.frame.is_empty():
         message = "no valid row follows the header"
         raise InputError(Fault(header.location, message, "give a file with rows"))
@@ -144,16 +144,16 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
         times = log_columns.time_columns(header, filled, mapping)
         log = _Log(table, zone, cast(log_values.Order, order), times, header.separator)
         columns = log_columns.choose_columns(header, filled, mapping, log.misfit)
-        return _read_jobs(path, log, columns, reading)
+        return _read_jobs(path, log, columns, context)
 
 
 def _without_empty_surplus(width: int, fields: Sequence[str]) -> Sequence[str] | None:
-    """Return a row without empty fields after its last column, or None if it has others."""
+    """Return a row without its surplus fields if all of them are empty, else None."""
     return None if any(field.strip() for field in fields[width:]) else fields[:width]
 
 
 def _read_jobs(
-    path: Path, log: _Log, columns: log_columns.LogColumns, reading: ImportContext
+    path: Path, log: _Log, columns: log_columns.LogColumns, context: ImportContext
 ) -> Trace:
     table, names = log.table, columns.names
     counts = {
@@ -163,41 +163,43 @@ def _read_jobs(
     absolute = log.read(columns)
     log.check()
     table.frame = table.frame.with_columns(_lost=pl.lit(None, dtype=pl.Float64()))
-    named = names.get("job")
-    if named == "JobID" and "State" in table.frame.columns:
-        name = pl.col(named)
-        is_of_job = name.str.extract(_STEP, 1).is_in(table.frame[named].drop_nulls().implode())
+    name_column = names.get("job")
+    if name_column == "JobID" and "State" in table.frame.columns:
+        name = pl.col(name_column)
+        is_of_job = name.str.extract(_STEP, 1).is_in(
+            table.frame[name_column].drop_nulls().implode()
+        )
         table.drop(is_of_job, job_log.STEP_OF_A_JOB)
-    if named:
-        table.frame = job_log.drop_repeated_rows(table.frame, named, reading.tally)
-    if named and table.frame[named].drop_nulls().is_duplicated().any():
+    if name_column:
+        table.frame = job_log.drop_repeated_rows(table.frame, name_column, context.tally)
+    if name_column and table.frame[name_column].drop_nulls().is_duplicated().any():
         same = [names[meaning] for meaning in ("tenant", "user") if meaning in names]
-        merged = job_log.merge_attempts(table.frame, named, [*same, "_gpus"], reading.tally)
+        merged = job_log.merge_attempts(table.frame, name_column, [*same, "_gpus"], context.tally)
         if merged is not None:
             table.frame = merged
         elif "job" in columns.guessed:
-            # A column of names rather than of ids.
-            repeated = int(table.frame[named].is_duplicated().sum())
-            column = quote_for_display(named)
-            reading.tally.add("read", f"column {column} repeats; jobs are named by line", repeated)
+            # The names aren't unique: a column of names, not of ids.
+            repeated = int(table.frame[name_column].is_duplicated().sum())
+            column = quote_for_display(name_column)
+            context.tally.add("read", f"column {column} repeats; jobs are named by line", repeated)
             del names["job"]
     for meaning in log_columns.HEADERS:
         if meaning in names:
             column = names[meaning]
             text = f"{meaning}: column {quote_for_display(column)}"
-            reading.tally.add("read", text, counts[column])
+            context.tally.add("read", text, counts[column])
             if column in log.order_notes:
-                reading.tally.add("read", log.order_notes[column], counts[column])
+                context.tally.add("read", log.order_notes[column], counts[column])
         if meaning in columns.ignored:
             column, reason = columns.ignored[meaning]
             text = f"{meaning}: column {quote_for_display(column)} isn't used: {reason}"
-            reading.tally.add("ignored", text, counts[column])
-    # The run time of a job that runs is the one so far.
+            context.tally.add("ignored", text, counts[column])
+    # The run time of a running job isn't final.
     is_running = (pl.col("_status") == "unfinished") & pl.col("_end").is_null()
     table.drop(is_running & (pl.col("_duration") > 0), job_log.RUNNING)
     job_log.check_times(table, names)
-    own = names.get("job")
-    job = pl.col(own) if own else pl.format("job-{}", pl.col("line"))
+    unique_name = names.get("job")  # None if the names repeat
+    job = pl.col(unique_name) if unique_name else pl.format("job-{}", pl.col("line"))
     jobs = table.jobs(
         job=job,
         **job_log.job_columns(),
@@ -206,14 +208,14 @@ def _read_jobs(
         user=log.text("user"),
         model=log.text("model"),
     )
-    return build_trace("csv", jobs, path, reading.tally, absolute=absolute)
+    return build_trace("csv", jobs, path, context.tally, absolute=absolute)
 
 
 def _without_zero_times(texts: pl.Series) -> pl.Series:
-    """Replace times that stand for a missing one by null."""
+    """Replace zero values of clocks, which stand for missing times, by null."""
     text = pl.col("text")
     year = text.str.strip_chars().str.slice(0, 4)
-    # Seconds since the beginning of a log, written as times, begin in 1970 too.
+    # In a log that counts from 0 but writes dates, all times are of 1970, and 0 is a time.
     counts_from_zero = (year == "1970").all() & ~log_values.is_zero_time(text).all()
     is_missing = log_values.is_zero_time(text) & ~((year == "1970") & counts_from_zero)
     return texts.to_frame("text").select(pl.when(~is_missing).then(text))["text"]
@@ -232,24 +234,24 @@ class _Log:
     ) -> None:
         self.table = table
         self.order_notes: dict[str, str] = {}
-        """By column of times, which other column showed the order of its days and months."""
+        """Notes by column of times whose order of days and months another column showed."""
         self._zone = zone
         self._order = order
         self._time_columns = time_columns
         self._separator = separator
         self._columns = log_columns.LogColumns({}, frozenset(), {})
         self._names = self._columns.names
-        # Of the rows before checks: a guess that fits is read only once.
-        self._read_times_of: dict[tuple[str, bool], log_values.Times] = {}
-        self._read_values_of: dict[tuple[str, str], pl.Series] = {}
+        # Caches of columns as read before the checks, because a guess is read to see if it fits.
+        self._times_cache: dict[tuple[str, bool], log_values.Times] = {}
+        self._values_cache: dict[tuple[str, str], pl.Series] = {}
         self._checks: list[Check] = []
         self._faults: list[Fault] = []  # of whole columns
 
     def misfit(self, meaning: str, column: str) -> str | None:
         """Return why a column's values can't have a meaning, or None if they can.
 
-        A job needs its times, run time and GPUs, so that one readable value is enough, and the
-        others are faults. Other columns are only used if all of their values are readable.
+        A column that jobs need (times, run time, GPUs) fits if any value is readable; the other
+        values are faults. Other columns only fit if all of their values are readable.
         """
         self._names = {meaning: column}
         texts = self._texts(meaning)
@@ -257,7 +259,7 @@ class _Log:
             texts = _without_zero_times(texts)
             try:
                 times = self._times(texts, column, may_miss=meaning != "submit")
-            except InputError as error:  # a needed column: the user decides on days and months
+            except InputError as error:  # unclear days and months: an error of a needed column
                 fault = error.faults[0]
                 hint = f"; {fault.hint}" if fault.hint else ""
                 return f"{fault.message}{hint}" if meaning == "deadline" else None
@@ -266,7 +268,9 @@ class _Log:
             readable = times.seconds.is_not_null() | times.problem.is_not_null() | times.missing
             kind = "a time"
         elif meaning == "wait" and log_columns.may_be_names(column):
-            readable = log_values.each(texts, log_values.parse_number, pl.Float64()).is_not_null()
+            readable = log_values.map_texts(
+                texts, log_values.parse_number, pl.Float64()
+            ).is_not_null()
             kind = "a number of seconds"
         elif meaning in _READERS:
             readable, kind = self._values(meaning).is_not_null(), _READERS[meaning][1]
@@ -303,7 +307,7 @@ class _Log:
         self._expect("duration", "is not a duration", _SPAN_HINT)
         for meaning in ("duration", "wait", "time_limit"):
             if meaning in self._names:
-                # Infinity is UNLIMITED.
+                # UNLIMITED is read as infinity.
                 span = pl.col(f"_{meaning}")
                 valid = span.is_null() | span.is_infinite() | (span <= bounds.SECONDS.maximum)
                 self._checks.append(Check(valid, self._names[meaning], bounds.SECONDS.broken))
@@ -326,10 +330,10 @@ class _Log:
             self.table.count_repairs(is_unknown, "unknown state", "kept")
 
     def _compare_durations(self) -> None:
-        """Find the unit of plain numbers of run times from the starts and ends."""
+        """Compare run times with starts and ends, and find the unit of plain numbers by them."""
         span, duration = pl.col("_end") - pl.col("_start"), pl.col("_duration")
         texts = log_values.with_points(self._texts("duration"))
-        numbers = log_values.each(texts, log_values.parse_number, pl.Float64())
+        numbers = log_values.map_texts(texts, log_values.parse_number, pl.Float64())
         is_plain = pl.lit(numbers.is_not_null()) & (duration > 0)
         ratio = self.table.frame.select(
             pl.when(is_plain & (span > 0)).then(span / duration)
@@ -344,11 +348,11 @@ class _Log:
                 self.table.count_repairs(is_plain, f"{reason}, as start and end show")
                 self.table.frame = self.table.frame.with_columns(_duration=in_seconds)
                 break
-        differs = (span - duration).abs() > job_log.CLOCK_SKEW
+        differs = (span - duration).abs() > job_log.CLOCK_SKEW_SECONDS
         self.table.count_repairs(differs, "run time differs from the end minus the start", "kept")
 
     def _times(self, texts: pl.Series, column: str, *, may_miss: bool) -> log_values.Times:
-        if (column, may_miss) not in self._read_times_of:
+        if (column, may_miss) not in self._times_cache:
             location = f"{self.table.path}: column {quote_for_display(column)}"
             zone = "UTC" if log_columns.is_utc(column) else self._zone
             read = partial(
@@ -362,7 +366,7 @@ class _Log:
             try:
                 times = read(self._order)
             except InputError:
-                # Dates of one log have one form, and another column may show it.
+                # All dates of a log have one order, which another column may show.
                 order, shown_by = log_values.date_order(
                     self.table.frame[name] for name in self._time_columns
                 )
@@ -374,11 +378,11 @@ class _Log:
                     f"dates of column {quote_for_display(column)}: {first} come first, "
                     f"as column {quote_for_display(shown_by)} shows"
                 )
-            self._read_times_of[column, may_miss] = times
-        return self._read_times_of[column, may_miss]
+            self._times_cache[column, may_miss] = times
+        return self._times_cache[column, may_miss]
 
     def _read_times(self) -> bool:
-        """Add submit, start, end, wait and deadline."""
+        """Add submit, start, end, wait and deadline; return whether times count from 1970."""
         times: dict[str, log_values.Times] = {}
         for meaning in ("submit", "start", "end"):
             texts = _without_zero_times(self._texts(meaning))
@@ -405,11 +409,13 @@ class _Log:
             self._expect_valid(meaning, column)
         self._add_start_after_wait(times)
         span = self._values("duration")
-        for meaning, seconds in log_values.choose_readings(times, span, job_log.CLOCK_SKEW).items():
+        for meaning, seconds in log_values.choose_readings(
+            times, span, job_log.CLOCK_SKEW_SECONDS
+        ).items():
             self._add(meaning, seconds, pl.Float64())
         for meaning, column in times.items():
-            is_judged = column.problem.is_not_null() | column.missing
-            self._expect(meaning, "is not a time", _TIME_HINT, is_judged)
+            has_other_check = column.problem.is_not_null() | column.missing
+            self._expect(meaning, "is not a time", _TIME_HINT, has_other_check)
         if "wait" in self._names:
             hint = f"{_SPAN_HINT}, or leave the column out: --map wait="
             self._expect("wait", "is not a duration", hint)
@@ -423,7 +429,7 @@ class _Log:
         self._checks += job_log.check_problems(self.table, times, column, label, self._zone)
 
     def _add_start_after_wait(self, times: dict[str, log_values.Times]) -> None:
-        """Add the starts of jobs of which the log has the submission and the wait."""
+        """Add starts, each the submission plus the wait, if the log has waits."""
         if "wait" not in self._names:
             return
         self._read("wait")
@@ -435,13 +441,13 @@ class _Log:
         submit = times["submit"]
         later = submit.later + waits
         starts = replace(submit, seconds=submit.seconds + waits, later=later)
-        del times["submit"]  # in the order in which they happen
-        others = {"submit": submit, "start": starts, **times}
+        del times["submit"]
+        in_order = {"submit": submit, "start": starts, **times}  # as `choose_readings` expects
         times.clear()
-        times.update(others)
+        times.update(in_order)
 
     def _read_deadlines(self, *, absolute: bool) -> None:
-        """Add deadlines, which are times as the submissions are, and may not come before them."""
+        """Add deadlines: times on the clock of the submissions, and not before them."""
         texts = _without_zero_times(self._texts("deadline"))
         self._add("deadline", [None] * len(texts), pl.Float64())
         if texts.null_count() == len(texts):
@@ -470,18 +476,18 @@ class _Log:
             return
         self._add("deadline", seconds, pl.Float64())
         self._expect_valid("deadline", times)
-        is_judged = times.problem.is_not_null() | times.missing
-        self._expect("deadline", "is not a time", _DEADLINE_HINT, is_judged)
+        has_other_check = times.problem.is_not_null() | times.missing
+        self._expect("deadline", "is not a time", _DEADLINE_HINT, has_other_check)
         message = "is before the submission"
         self._checks.append(Check(pl.lit(~is_early), column, message, _DEADLINE_HINT))
 
     def _read_resources(self) -> None:
-        """Add gpus, gpu_type, cpus and memory, in all."""
+        """Add the job's total gpus, cpus and memory, and gpu_type."""
         per_node = "gpus_per_node" in self._names
         source = "gpus_per_node" if per_node else "gpus"
         nothing = log_values.Tres(gpus=0.0)
         texts = self._texts(source)
-        # PER_TASK:gpu:1 doesn't say how many GPUs a job has.
+        # Other scopes, such as PER_TASK:gpu:1, don't show how many GPUs a job has.
         scopes = {"", "node" if per_node else "job"}
         tres = [
             nothing if text is None else held if held and held.gpus_per in scopes else None
@@ -492,11 +498,15 @@ class _Log:
             for text, held in zip(texts, tres, strict=True)
         ]
         stated = self._texts("gpu_type")
-        types = log_values.each(stated, lambda text: log_values.split_slice(text)[0], pl.String())
-        slices = log_values.each(stated, lambda text: log_values.split_slice(text)[1], pl.Float64())
+        types = log_values.map_texts(
+            stated, lambda text: log_values.split_slice(text)[0], pl.String()
+        )
+        slices = log_values.map_texts(
+            stated, lambda text: log_values.split_slice(text)[1], pl.Float64()
+        )
         frame = self.table.frame.with_columns(log_values.tres_columns(tres))
         nodes = pl.lit(self._values("nodes")).fill_null(1.0) if per_node else 1.0
-        # A type with a MIG profile: the GPUs are slices, unless their list says so already.
+        # If the type is a MIG profile, the GPUs are slices, unless their list already said so.
         share = pl.when(~pl.col("_has_slices")).then(pl.lit(slices)).fill_null(1.0)
         self.table.frame = frame.with_columns(
             _gpus=pl.col("_gpus") * nodes * share,
@@ -524,27 +534,27 @@ class _Log:
         self.table.frame = self.table.frame.with_columns(column)
 
     def _values(self, meaning: str) -> pl.Series:
-        """Return what is read from each text of a column; null if it can't be."""
+        """Return the values of a column; null if a text can't be read."""
         column = self._names.get(meaning, "")
-        if (meaning, column) not in self._read_values_of:
+        if (meaning, column) not in self._values_cache:
             read, _, kind = _READERS[meaning]
             texts = self._texts(meaning)
             if meaning != "status":
                 texts = log_values.with_points(texts)
-            values = log_values.each(texts, partial(read, column), kind)
+            values = log_values.map_texts(texts, partial(read, column), kind)
             if meaning in {"gpus", "gpus_per_node"}:
                 ids = _QUOTED_IDS if self._separator == "," else _IDS
                 is_ids = self._texts(meaning).str.contains(ids).fill_null(False)
                 read_values = [None if a else b for a, b in zip(is_ids, values, strict=True)]
                 values = pl.Series(values.name, read_values, dtype=kind)
-            self._read_values_of[meaning, column] = values
-        return self._read_values_of[meaning, column]
+            self._values_cache[meaning, column] = values
+        return self._values_cache[meaning, column]
 
     def _read(self, meaning: str) -> None:
         self._add(meaning, self._values(meaning), _READERS[meaning][2])
 
     def _expect(
-        self, meaning: str, message: str, hint: str, is_judged: pl.Series | None = None
+        self, meaning: str, message: str, hint: str, has_other_check: pl.Series | None = None
     ) -> None:
         """Refuse rows whose text can't be read, unless another check refuses them."""
         column = self._names.get(meaning)
@@ -553,8 +563,8 @@ class _Log:
                 pl.col(column)
             )
             read = pl.col(f"_{meaning}").is_not_null() | nothing
-            if is_judged is not None:
-                read |= pl.lit(is_judged)
+            if has_other_check is not None:
+                read |= pl.lit(has_other_check)
             self._checks.append(Check(read, column, message, hint))
 
 
@@ -568,7 +578,7 @@ def _seconds(column: str, text: str) -> float | None:
 def _wait(column: str, text: str) -> float | None:
     """Return a wait in seconds; infinity for UNLIMITED, below 0 if clocks differ."""
     seconds = _limit(column, text)
-    return None if seconds is None or seconds < -job_log.CLOCK_SKEW else seconds
+    return None if seconds is None or seconds < -job_log.CLOCK_SKEW_SECONDS else seconds
 
 
 def _limit(column: str, text: str) -> float | None:
@@ -577,14 +587,14 @@ def _limit(column: str, text: str) -> float | None:
 
 
 def _bytes(column: str, text: str) -> int | None:
-    number = log_values.parse_number(text)  # with separators of thousands, or decimals
+    number = log_values.parse_number(text)  # `parse_bytes` reads no separators of thousands
     return log_values.parse_bytes(
         text if number is None else f"{number:f}", log_columns.bytes_unit(column)
     )
 
 
 def _cores(_: str, text: str) -> float | None:
-    """Return a number of cores, which Kubernetes also writes in thousandths: 500m."""
+    """Return a number of cores, which may be in thousandths as in Kubernetes: ``500m``."""
     thousandths = re.fullmatch(r"(\d+)m", text.strip())
     return float(thousandths[1]) / 1000 if thousandths else log_values.parse_number(text)
 
@@ -600,7 +610,7 @@ def _gpus(column: str, text: str) -> log_values.Tres | None:
 
 
 def _shown(text: str) -> str:
-    """Return the item of a list of resources that can't be read, or all of another text."""
+    """Return the invalid item of a list of resources, or the whole text if it isn't a list."""
     return (log_values.invalid_item(text) if "=" in text or ":" in text else None) or text
 
 
@@ -617,4 +627,4 @@ _READERS: Final[dict[str, _Reader]] = {
     "memory": (_bytes, "an amount of memory", pl.Int64()),
     "status": (_status, "a known state", pl.String()),
 }
-"""By meaning: how a text of a column is read, and the kind of value in words and as a type."""
+"""By meaning: the parser of a column's text, and the kind of value in words and as a type."""

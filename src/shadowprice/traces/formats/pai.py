@@ -63,16 +63,16 @@ _GIB: Final = 2**30
         ),
     ),
 )
-def read_pai(path: Path, reading: ImportContext) -> Trace:
+def read_pai(path: Path, context: ImportContext) -> Trace:
     """Read and join the PAI tables of a directory."""
     if not path.is_dir():
         raise file_error(path, "is not a directory", "give the directory of the pai_*_table.csv")
-    table = _read_jobs(path, reading)
-    tasks = _read_tasks(path, reading)
-    instances = _read_first_starts(path, reading)
-    workloads = _read_workloads(path, reading)
+    table = _read_jobs(path, context)
+    tasks = _read_tasks(path, context)
+    instances = _read_first_starts(path, context)
+    workloads = _read_workloads(path, context)
     joined = table.done().join(tasks, on="job_name", how="left")
-    tally = reading.tally
+    tally = context.tally
     orphans = joined.filter(pl.col("tasks").is_null()).height
     tally.add("dropped", "job without tasks in pai_task_table", orphans)
     joined = joined.filter(pl.col("tasks").is_not_null())
@@ -81,9 +81,9 @@ def read_pai(path: Path, reading: ImportContext) -> Trace:
         joined = joined.join(instances, on="job_name", how="left").with_columns(
             first_start=pl.coalesce("instance_start", "first_start")
         )
-    started = pl.coalesce("first_start", "start_time")
-    late = joined.filter(started >= pl.col("end_time"))
-    tally.add("dropped", "no run time between first start and end", late.height)
+    started = pl.coalesce("first_start", "start_time")  # ``start_time`` is the submission
+    never_ran = joined.filter(started >= pl.col("end_time"))
+    tally.add("dropped", "no run time between first start and end", never_ran.height)
     joined = joined.filter(started < pl.col("end_time"))
     early_count = joined.filter(started < pl.col("start_time")).height
     tally.add("repaired", "a task starts before its job's submission; queueing is 0", early_count)
@@ -115,15 +115,15 @@ def _find(path: Path, table: str) -> Path | None:
     return None
 
 
-def _read(path: Path, table: str, reading: ImportContext) -> CheckedTable:
+def _read(path: Path, table: str, context: ImportContext) -> CheckedTable:
     file = _find(path, table)
     if file is None:
         raise file_error(path, f"lacks pai_{table}_table.csv", "put the table into the directory")
-    return read_table(file, TABLES[table], reading, header=False)
+    return read_table(file, TABLES[table], context, header=False)
 
 
-def _read_jobs(path: Path, reading: ImportContext) -> CheckedTable:
-    table = _read(path, "job", reading)
+def _read_jobs(path: Path, context: ImportContext) -> CheckedTable:
+    table = _read(path, "job", context)
     table.check(pl.col("job_name").is_not_null(), "job_name", "is missing")
     table.check(pl.col("start_time") >= 0, "start_time", "is missing")
     table.drop(pl.col("end_time").is_null(), "no end_time: unfinished job")
@@ -131,8 +131,8 @@ def _read_jobs(path: Path, reading: ImportContext) -> CheckedTable:
     return table
 
 
-def _read_tasks(path: Path, reading: ImportContext) -> pl.DataFrame:
-    table = _read(path, "task", reading)
+def _read_tasks(path: Path, context: ImportContext) -> pl.DataFrame:
+    table = _read(path, "task", context)
     table.check_positive("inst_num")
     for column in ("plan_cpu", "plan_mem", "plan_gpu"):
         table.check(pl.col(column).fill_null(0.0) >= 0, column, "is negative")
@@ -157,15 +157,15 @@ def _read_tasks(path: Path, reading: ImportContext) -> pl.DataFrame:
     )
 
 
-def _read_first_starts(path: Path, reading: ImportContext) -> pl.DataFrame | None:
+def _read_first_starts(path: Path, context: ImportContext) -> pl.DataFrame | None:
     if _find(path, "instance") is None:
         return None
-    frame = _read(path, "instance", reading).done()
+    frame = _read(path, "instance", context).done()
     return frame.group_by("job_name").agg(instance_start=pl.col("start_time").min())
 
 
-def _read_workloads(path: Path, reading: ImportContext) -> pl.DataFrame:
+def _read_workloads(path: Path, context: ImportContext) -> pl.DataFrame:
     if _find(path, "group_tag") is None:
         return pl.DataFrame(schema=typed_columns("inst_id workload"))
-    frame = _read(path, "group_tag", reading).done()
+    frame = _read(path, "group_tag", context).done()
     return frame.select("inst_id", "workload").unique("inst_id", keep="first", maintain_order=True)

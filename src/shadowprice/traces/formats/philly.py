@@ -61,13 +61,13 @@ _AMBIGUOUS: Final = tuple(datetime(2017, 11, 5, hour, tzinfo=UTC).timestamp() fo
     ),
     options={"duplicates": "keep (default) or drop: exact duplicate rows of the flat CSV"},
 )
-def read_philly(path: Path, reading: ImportContext) -> Trace:
+def read_philly(path: Path, context: ImportContext) -> Trace:
     """Read the Philly trace in either of its forms."""
     head = read_head(path)
     if head.lstrip().startswith(("[", "{")):
         _check_log_head(path, head.lstrip())
-        return _read_log(path, reading)
-    return _read_flat(path, reading)
+        return _read_log(path, context)
+    return _read_flat(path, context)
 
 
 def read_machine_list(path: Path) -> pl.DataFrame:
@@ -85,9 +85,9 @@ def read_machine_list(path: Path) -> pl.DataFrame:
     return table.done().select(machine="machineId", gpus=gpus, gpu_memory=memory * 10**9)
 
 
-def _read_flat(path: Path, reading: ImportContext) -> Trace:
-    duplicates = reading.choose("duplicates", "keep", "drop")
-    table = read_table(path, _FLAT, reading)
+def _read_flat(path: Path, context: ImportContext) -> Trace:
+    duplicates = context.choose("duplicates", "keep", "drop")
+    table = read_table(path, _FLAT, context)
     repeated = ~pl.struct(list(_FLAT)).is_first_distinct()
     if duplicates == "drop":
         table.drop(repeated, "exact duplicate of an earlier row")
@@ -112,10 +112,10 @@ def _read_flat(path: Path, reading: ImportContext) -> Trace:
         gpus="num_gpus",
         tenant="cluster",
     )
-    return build_trace("philly", jobs, path, reading.tally, absolute=True)
+    return build_trace("philly", jobs, path, context.tally, absolute=True)
 
 
-def _read_log(path: Path, reading: ImportContext) -> Trace:
+def _read_log(path: Path, context: ImportContext) -> Trace:
     entries = load_json(path)
     if not isinstance(entries, list):
         raise file_error(path, "is not a JSON list of jobs", "", 1)
@@ -123,7 +123,7 @@ def _read_log(path: Path, reading: ImportContext) -> Trace:
     rows: list[dict[str, object]] = []
     for index, entry in enumerate(entries):
         try:
-            row = _job(entry, reading)
+            row = _job(entry, context)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             named = isinstance(entry, dict) and "jobid" in entry
             name = f" {quote_for_display(entry['jobid'])}" if named else ""
@@ -133,20 +133,20 @@ def _read_log(path: Path, reading: ImportContext) -> Trace:
             continue
         if row is not None:
             rows.append({"line": index} | row)
-    if faults and not reading.skip_invalid:
+    if faults and not context.skip_invalid:
         more = len(faults) - MAX_FAULTS
         rest = [Fault(str(path), f"and {more} more jobs are wrong")] if more > 0 else []
         raise invalid_rows([*faults[:MAX_FAULTS], *rest])
-    reading.tally.add("dropped", "entry that is not a job", len(faults))
+    context.tally.add("dropped", "entry that is not a job", len(faults))
     frame = pl.DataFrame(rows, infer_schema_length=None)
     if rows:
         given = {name: pl.col(name) for name in frame.columns if name != "line"}
-        frame = CheckedTable(path, frame, reading, location="[{}]").jobs(**given)
-    return build_trace("philly", frame, path, reading.tally, absolute=True)
+        frame = CheckedTable(path, frame, context, location="[{}]").jobs(**given)
+    return build_trace("philly", frame, path, context.tally, absolute=True)
 
 
 def _check_log_head(path: Path, head: str) -> None:
-    """Refuse a file that doesn't start like a list of jobs, before all of it is read."""
+    """Raise `InputError` if a file doesn't start like a list of jobs, before all of it is read."""
     first = head[1:].lstrip()
     if head[0] != "[" or not first.startswith(("{", "]")):
         raise file_error(path, "is not a JSON list of jobs", "", 1)
@@ -167,8 +167,8 @@ def _check_log_head(path: Path, head: str) -> None:
         raise file_error(path, "begins with no Philly job", "a job has jobid and attempts", 1)
 
 
-def _job(entry: Mapping[str, Any], reading: ImportContext) -> dict[str, object] | None:
-    tally = reading.tally
+def _job(entry: Mapping[str, Any], context: ImportContext) -> dict[str, object] | None:
+    tally = context.tally
     submit = _seconds(entry["submitted_time"])
     attempts: Sequence[Mapping[str, Any]] = entry["attempts"]
     if submit is None:
@@ -190,7 +190,7 @@ def _job(entry: Mapping[str, Any], reading: ImportContext) -> dict[str, object] 
     if not runs:
         tally.add("dropped", "no attempt ran on a GPU", 1)
         return None
-    _, _, gpus = max(runs, key=lambda run: run[1])
+    _, _, gpus = max(runs, key=lambda run: run[1])  # those of the longest attempt
     if any(run[2] != gpus for run in runs):
         tally.add(
             "repaired", "attempts differ in GPUs; GPU-time is kept at those of the longest", 1

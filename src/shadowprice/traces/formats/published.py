@@ -9,7 +9,7 @@ import polars as pl
 
 from shadowprice.core.errors import InputError
 from shadowprice.results.columns import typed_columns
-from shadowprice.traces.log_values import each, parse_state
+from shadowprice.traces.log_values import map_texts, parse_state
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import CheckedTable, column_names, file_error, read_head, read_table
@@ -39,9 +39,9 @@ _ACME_TIME: Final = "%Y-%m-%d %H:%M:%S%z"
         "gpu_num 0 is a CPU job: read unchanged, and scheduled only with cpu_jobs=keep",
     ),
 )
-def read_acme(path: Path, reading: ImportContext) -> Trace:
+def read_acme(path: Path, context: ImportContext) -> Trace:
     """Read an Acme job trace."""
-    table = read_table(path, _ACME, reading, optional=("mem_per_pod_GB", "duration"))
+    table = read_table(path, _ACME, context, optional=("mem_per_pod_GB", "duration"))
     run = table.check_run(_ACME_TIME)
     table.check(pl.col("gpu_num") >= 0, "gpu_num", "is negative or missing")
     table.count_repairs(
@@ -50,11 +50,11 @@ def read_acme(path: Path, reading: ImportContext) -> Trace:
     )
     memory = (pl.col("mem_per_pod_GB") * pl.col("node_num") * 1e9).round()
     jobs = table.jobs(**_timed_columns(table, run), memory=memory, tenant="user")
-    return build_trace("acme", jobs, path, reading.tally, absolute=True)
+    return build_trace("acme", jobs, path, context.tally, absolute=True)
 
 
 def _timed_columns(table: CheckedTable, run: pl.Expr) -> dict[str, pl.Expr | str]:
-    """Return the columns that Acme and Helios share; ``run`` is the run time."""
+    """Return the columns that Acme and Helios share; ``run`` is the run time in seconds."""
     return {
         "job": "job_id",
         "submit": "submit_time",
@@ -63,7 +63,7 @@ def _timed_columns(table: CheckedTable, run: pl.Expr) -> dict[str, pl.Expr | str
         "gpus": "gpu_num",
         "cpus": "cpu_num",
         "user": "user",
-        "status": pl.lit(each(table.frame["state"], parse_state, pl.String())),
+        "status": pl.lit(map_texts(table.frame["state"], parse_state, pl.String())),
     }
 
 
@@ -107,14 +107,14 @@ _GAVEL_TYPE: Final = r"^(.+?)(?: \(batch size (\d+)\))?$"
         "Shockwave's traces are synthetic, and its batch size may change during the run (mode)",
     ),
 )
-def read_gavel(path: Path, reading: ImportContext) -> Trace:
+def read_gavel(path: Path, context: ImportContext) -> Trace:
     """Read a Gavel or Shockwave trace file."""
     width = read_head(path).splitlines()[0].count("\t") + 1
     if width not in _GAVEL_LAYOUTS:
         message = f"has {width} tab-separated fields"
         raise file_error(path, message, "a Gavel trace has 7, 10 or 12", 1)
     layout = _GAVEL_LAYOUTS[width]
-    table = read_table(path, layout, reading, separator="\t", header=False, quoted=False)
+    table = read_table(path, layout, context, separator="\t", header=False, quoted=False)
     table.check(pl.col("job_type").is_not_null(), "job_type", "is missing")
     table.check_positive("total_steps", "scale_factor")
     table.check(pl.col("arrival") >= 0, "arrival", "is negative or missing")
@@ -138,7 +138,7 @@ def read_gavel(path: Path, reading: ImportContext) -> Trace:
         batch_size=pl.col("job_type").str.extract(_GAVEL_TYPE, 2).cast(pl.Float64),
         iterations="total_steps",
     )
-    return build_trace("gavel", jobs, path, reading.tally, absolute=False)
+    return build_trace("gavel", jobs, path, context.tally, absolute=False)
 
 
 _HELIOS: Final = typed_columns(
@@ -164,9 +164,9 @@ _HELIOS_TIME: Final = "%Y-%m-%d %H:%M:%S"
         "duration is end - start; a duration column that disagrees is recomputed and counted",
     ),
 )
-def read_helios(path: Path, reading: ImportContext) -> Trace:
+def read_helios(path: Path, context: ImportContext) -> Trace:
     """Read a Helios job log."""
-    table = read_table(path, _HELIOS, reading)
+    table = read_table(path, _HELIOS, context)
     run = table.check_run(_HELIOS_TIME)
     table.check(pl.col("gpu_num") >= 0, "gpu_num", "is negative")
     table.check(pl.col("cpu_num") >= 0, "cpu_num", "is negative")
@@ -174,7 +174,7 @@ def read_helios(path: Path, reading: ImportContext) -> Trace:
         pl.col("duration") != run, "duration is not end - start; the difference is used"
     )
     jobs = table.jobs(**_timed_columns(table, run), tenant="vc")
-    return build_trace("helios", jobs, path, reading.tally, absolute=True)
+    return build_trace("helios", jobs, path, context.tally, absolute=True)
 
 
 def read_vc_sizes(path: Path) -> pl.DataFrame:
@@ -190,9 +190,9 @@ def read_vc_sizes(path: Path) -> pl.DataFrame:
     tenants = [name for name in names if name not in {"date", "total"}]
     columns = typed_columns("date total:i") | dict.fromkeys(tenants, pl.Int64())
     frame = read_table(path, columns, ImportContext()).done()
-    wrong = frame.filter(pl.sum_horizontal(tenants) != pl.col("total"))
-    if not wrong.is_empty():
-        line = wrong.item(0, "line")
+    inconsistent = frame.filter(pl.sum_horizontal(tenants) != pl.col("total"))
+    if not inconsistent.is_empty():
+        line = inconsistent.item(0, "line")
         raise file_error(path, "the GPUs do not add up to the total", "", line)
     long = frame.unpivot(on=tenants, index="date", variable_name="tenant", value_name="gpus")
     return long.filter(pl.col("gpus") > 0).with_columns(pl.col("date").str.to_date())
@@ -206,7 +206,7 @@ _ITP_ELASTICFLOW: Final = typed_columns(
 _ITP_PHILLY: Final = typed_columns(
     "job_id submit_time:f model_name ddl:f batch_size:i num_gpu:i duration:f iteration:i"
 )
-_ITP_ALIKE: Final = {
+_ITP_RENAMED: Final = {  # to the columns of the other layouts
     "submit_time": "submission_time",
     "ddl": "deadline",
     "iteration": "num_iteration",
@@ -231,7 +231,7 @@ _ITP_ALIKE: Final = {
         "not always sorted",
     ),
 )
-def read_itp(path: Path, reading: ImportContext) -> Trace:
+def read_itp(path: Path, context: ImportContext) -> Trace:
     """Read an ITP job trace, in any of its three layouts."""
     names = set(column_names(read_head(path)))
     layouts = (_ITP_ELASTICFLOW, _ITP_PHILLY, _ITP_RAW)
@@ -240,29 +240,30 @@ def read_itp(path: Path, reading: ImportContext) -> Trace:
         headers = "; ".join(",".join(candidate) for candidate in layouts)
         message = "isn't the header of an ITP trace"
         raise file_error(path, message, f"use {headers}", 1)
-    table = read_table(path, layout, reading)
-    table.frame = table.frame.rename({old: new for old, new in _ITP_ALIKE.items() if old in layout})
+    table = read_table(path, layout, context)
+    renamed = {old: new for old, new in _ITP_RENAMED.items() if old in layout}
+    table.frame = table.frame.rename(renamed)
     table.check(pl.col("submission_time") >= 0, "submission_time", "is negative or missing")
     table.check_positive("duration", "num_gpu")
     described = layout is not _ITP_RAW
     if described:
         table.check_positive("num_iteration", "batch_size")
         table.check(pl.col("model_name").is_not_null(), "model_name", "is missing")
-        late = pl.col("deadline") > pl.col("submission_time")
-        table.check(late, "deadline", "is not after submission")
+        is_valid = pl.col("deadline") > pl.col("submission_time")
+        table.check(is_valid, "deadline", "is not after submission")
     extra = {"model": "model_name", "iterations": "num_iteration"} if described else {}
     extra |= {name: name for name in ("batch_size", "deadline") if described}
     jobs = table.jobs(
         job="job_id", submit="submission_time", duration="duration", gpus="num_gpu", **extra
     )
-    return build_trace("itp", jobs, path, reading.tally, absolute=False)
+    return build_trace("itp", jobs, path, context.tally, absolute=False)
 
 
 _OPENB: Final = typed_columns(
     "name cpu_milli:i memory_mib:i num_gpu:i gpu_milli:i gpu_spec qos pod_phase creation_time:f "
     "deletion_time:f scheduled_time:f"
 )
-_DENSE_SINCE: Final = 9.0e6
+_DENSE_SINCE: Final = 9.0e6  # second from which the trace has all pods; a few are older
 
 
 @trace_format(
@@ -283,14 +284,14 @@ _DENSE_SINCE: Final = 9.0e6
     ),
     options={"since": "leave out pods created before this second (default 9000000; 0 keeps all)"},
 )
-def read_openb(path: Path, reading: ImportContext) -> Trace:
+def read_openb(path: Path, context: ImportContext) -> Trace:
     """Read an openb pod list."""
-    text = reading.options.get("since", str(_DENSE_SINCE))
+    text = context.options.get("since", str(_DENSE_SINCE))
     try:
         since = float(text)
     except ValueError as error:
         raise InputError(f"since={text}: write a number of seconds") from error
-    table = read_table(path, _OPENB, reading)
+    table = read_table(path, _OPENB, context)
     table.drop(
         pl.col("creation_time") < since, f"created before t={since:g} s, long before the dense part"
     )
@@ -321,9 +322,9 @@ def read_openb(path: Path, reading: ImportContext) -> Trace:
         cpus=pl.col("cpu_milli") / 1000,
         memory=pl.col("memory_mib") * 2.0**20,
         workers=pl.lit(1),
-        status=pl.lit(each(table.frame["pod_phase"], parse_state, pl.String())),
+        status=pl.lit(map_texts(table.frame["pod_phase"], parse_state, pl.String())),
     )
-    return build_trace("openb", jobs, path, reading.tally, absolute=False)
+    return build_trace("openb", jobs, path, context.tally, absolute=False)
 
 
 _TIRESIAS: Final = typed_columns("job_id num_gpu:i submit_time:f model_name duration:f")
@@ -345,9 +346,9 @@ _TIRESIAS: Final = typed_columns("job_id num_gpu:i submit_time:f model_name dura
         "models are ten CNNs of the TensorFlow benchmarks; most have no measured throughput here",
     ),
 )
-def read_tiresias(path: Path, reading: ImportContext) -> Trace:
+def read_tiresias(path: Path, context: ImportContext) -> Trace:
     """Read a job file of Tiresias's simulator."""
-    table = read_table(path, _TIRESIAS, reading)
+    table = read_table(path, _TIRESIAS, context)
     table.check(pl.col("submit_time") >= 0, "submit_time", "is negative or missing")
     table.check_positive("duration", "num_gpu")
     jobs = table.jobs(
@@ -358,4 +359,4 @@ def read_tiresias(path: Path, reading: ImportContext) -> Trace:
         workers="num_gpu",
         model="model_name",
     )
-    return build_trace("tiresias", jobs, path, reading.tally, absolute=False)
+    return build_trace("tiresias", jobs, path, context.tally, absolute=False)

@@ -48,11 +48,11 @@ _FLAGS: Final = frozenset(
 """Flags that Slurm adds to a job's state."""
 _TENANTS: Final = {name.lower(): name for name in ("Account", "User", "Group", "Partition", "QOS")}
 _TRES: Final = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
-_FIRST_GRES: Final = 2  # index of the first of them that lists GRES
+_FIRST_GRES: Final = 2  # index of the first column in `_TRES` with GRES
 _UNKNOWN_TOTALS: Final = frozenset({"task", "socket", "several"})
-"""What GPUs count for if their number in all isn't known."""
+"""Scopes of GPUs (`Tres.gpus_per`) from which a job's total doesn't follow."""
 _NO_SPANS: Final = ("invalid", "unlimited", "partition_limit", "infinite")
-"""Durations that aren't known; sacct writes INVALID if the times contradict each other."""
+"""Words for unknown durations; sacct writes INVALID if the times contradict each other."""
 _SPANS: Final[Mapping[str, Callable[[str], float | None]]] = {
     **dict.fromkeys(("Elapsed", "ElapsedRaw", "Timelimit"), log_values.parse_seconds),
     "TimelimitRaw": lambda text: log_values.parse_seconds(text, 60.0),
@@ -60,13 +60,13 @@ _SPANS: Final[Mapping[str, Callable[[str], float | None]]] = {
 _CORES: Final = ("AllocCPUS", "NCPUS", "ReqCPUS")
 _COUNTS: Final = ("NNodes", "AllocNodes", *_CORES)
 _FIRST_NO_NUMBER: Final = 2**32 - 2  # Slurm's NO_VAL; INFINITE is the next one
-_MAX_BYTES: Final = 2.0**62  # fits into an integer, and is above the limit of a job's memory
+_MAX_BYTES: Final = 2.0**62  # fits into 64 bits, and is above the limit of a job's memory
 _NO_TRES: Final = log_values.Tres()
-_MAX_DIGITS: Final = 9  # of a number of an array's element
+_MAX_DIGITS: Final = 9  # maximum digits of the index of an array's element
 _MAX_SECONDS_TO_REQUEUE: Final = 86400.0
 """Maximum time from the end of an attempt to the submission of the next one.
 
-Slurm forgets a job that ended MinJobAge ago, five minutes by default."""
+A job can only be requeued until Slurm forgets it: after MinJobAge, five minutes by default."""
 _ARRAY: Final = re.compile(r"\[([^\]]*)\]")
 _DUMP: Final = (
     "sacct --allusers --duplicates --parsable2 --starttime=2024-01-01 --format="
@@ -108,57 +108,58 @@ _DUMP: Final = (
         "timezone": "zone of the cluster's clock (default UTC)",
     },
 )
-def read_sacct(path: Path, reading: ImportContext) -> Trace:
+def read_sacct(path: Path, context: ImportContext) -> Trace:
     """Read the output of ``sacct``."""
-    tenant = reading.choose("tenant", *_TENANTS)
-    arrival = reading.choose("arrival", "eligible", "submit")
-    zone = log_values.time_zone(reading.options.get("timezone", "UTC"))
+    tenant = context.choose("tenant", *_TENANTS)
+    arrival = context.choose("arrival", "eligible", "submit")
+    zone = log_values.time_zone(context.options.get("timezone", "UTC"))
     head = read_head(path)
     is_json = head.lstrip().startswith(("{", "["))
-    table = _from_json(path, reading) if is_json else _from_text(path, head, reading)
+    table = _from_json(path, context) if is_json else _from_text(path, head, context)
     with table.collect():
-        return _read_jobs(path, table, reading, tenant, arrival, zone)
+        return _read_jobs(path, table, context, tenant, arrival, zone)
 
 
 def _read_jobs(
-    path: Path, table: CheckedTable, reading: ImportContext, tenant: str, arrival: str, zone: str
+    path: Path, table: CheckedTable, context: ImportContext, tenant: str, arrival: str, zone: str
 ) -> Trace:
     job = pl.col("JobID")
     table.check(job.is_not_null(), "JobID", "is missing")
     table.drop(job.str.contains(".", literal=True), job_log.STEP_OF_A_JOB)
-    _count_pending_arrays(table, reading)
+    _count_pending_arrays(table, context)
     if table.frame.is_empty():
         table.done()
-        return build_trace("sacct", table.frame, path, reading.tally, absolute=True)
+        return build_trace("sacct", table.frame, path, context.tally, absolute=True)
     column = _TENANTS[tenant]
-    if "tenant" in reading.options and table.frame[column].null_count() == table.frame.height:
+    if "tenant" in context.options and table.frame[column].null_count() == table.frame.height:
         hint = f"add {column} to the columns of sacct"
         raise file_error(path, f"has no {column}, which tenant={tenant} reads", hint)
     if table.frame["Cluster"].drop_nulls().n_unique() > 1:
-        # Each cluster counts its own jobs.
+        # Each cluster numbers its own jobs.
         table.frame = table.frame.with_columns(
             JobID=pl.concat_str("JobID", "Cluster", separator="@")
         )
     table.check_all([*_read_times(table, zone), *_read_resources(table)])
     unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
     table.count_repairs(unknown, "unknown state", "kept")
-    table.frame = _name_reused_numbers(table.frame, reading)
+    table.frame = _name_reused_numbers(table.frame, context)
     job_log.count_shared_gpus(table)
     if arrival == "eligible":
         # A requeue changes the eligible time of a job, and some versions keep the older start.
-        late = (pl.col("_eligible") > pl.col("_start")) & (pl.col("_submit") <= pl.col("_start"))
-        table.count_repairs(late, "eligible after its start: it arrives when submitted")
-        eligible = pl.when(~late.fill_null(False)).then("_eligible")
+        submit, start = pl.col("_submit"), pl.col("_start")
+        is_later = (pl.col("_eligible") > start) & (submit <= start)
+        table.count_repairs(is_later, "eligible after its start: it arrives when submitted")
+        eligible = pl.when(~is_later.fill_null(False)).then("_eligible")
         table.frame = table.frame.with_columns(_submit=pl.max_horizontal("_submit", eligible))
-    table.frame = _merge_attempts(table.frame, reading)
+    table.frame = _merge_attempts(table.frame, context)
     job_log.check_times(
         table, {"submit": "Submit", "start": "Start", "end": "End", "duration": "Elapsed"}
     )
     jobs = table.jobs(job="JobID", **job_log.job_columns(), tenant=column, user="User")
-    return build_trace("sacct", jobs, path, reading.tally, absolute=True)
+    return build_trace("sacct", jobs, path, context.tally, absolute=True)
 
 
-def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
+def _from_text(path: Path, head: str, context: ImportContext) -> CheckedTable:
     preamble = _lines_before_header(head)
     location = f"{path}: line {preamble + 1}"
     line = head.split("\n")[preamble].strip()
@@ -178,11 +179,11 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
     table = read_table(
         path,
         columns,
-        reading,
+        context,
         separator=separator,
         optional=optional,
         preamble=preamble,
-        # A spreadsheet or pandas has written it again: sacct itself quotes nothing.
+        # sacct quotes nothing, but a spreadsheet or pandas that rewrote its output does.
         quoted=is_csv or line.startswith('"'),
         rules=RowRules(
             rejoin=None if is_csv else partial(_rejoin_fields, header),
@@ -193,10 +194,10 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
             "or use sacct --json if a name or comment contains a line break",
         ),
     )
-    reading.tally.add("dropped", "line before the header", preamble)
+    context.tally.add("dropped", "line before the header", preamble)
     if not {*_TRES}.intersection(header):
         reason = "no column of GPUs, such as AllocTRES: all jobs are CPU jobs"
-        reading.tally.add("read", reason, table.frame.height)
+        context.tally.add("read", reason, table.frame.height)
     present = [
         pl.when(~log_values.is_nothing(pl.col(name))).then(name).alias(name) for name in _FIELDS
     ]
@@ -207,7 +208,7 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
 def _lines_before_header(head: str) -> int:
     """Return the number of lines before the header, such as the banner of a login node."""
     for number, line in enumerate(head.split("\n", _MAX_LINES_BEFORE_HEADER)):
-        if _ROW.match(line):  # a dump without a header, before one with it
+        if _ROW.match(line):  # a dump without a header: a later header isn't that of the file
             break
         if {"JobID", "State"} <= {*re.findall(r"[A-Za-z]+", line)}:
             return number
@@ -220,6 +221,7 @@ def _find_separator(location: str, line: str) -> str:
     hint = f"write it with {_DUMP}"
     if not names and _ROW.match(line):
         raise InputError(Fault(location, "is not a header", f"leave out --noheader: {_DUMP}"))
+    # The text between two names; in a header of fixed width, it is mostly one blank.
     between = Counter(re.findall(r"(?<=[A-Za-z])[^A-Za-z]+(?=[A-Za-z])", line.replace('"', "")))
     separator = between.most_common(1)[0][0] if names and between else "|"
     if separator.isspace() and separator != "\t":
@@ -236,9 +238,10 @@ def _find_separator(location: str, line: str) -> str:
 
 _MAX_LINES_BEFORE_HEADER: Final = 100
 _SEPARATORS: Final = frozenset("|;\t^~#@!&$?*,")
-"""Characters of sacct's --delimiter that values lack, and commas, if lists of TRES are quoted."""
+"""Separators that values don't contain, and commas, which are valid if values are quoted."""
 _ROW: Final = re.compile(r"\d+(?:[_+.][^\s|]*)?[|;\t^~#@!&$?*,]|\d+(?:[_+.]\S*)? +\S")
 """Beginning of a row, with a job's number."""
+# Patterns of valid values, which show whether the fields of a row are in their columns.
 _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
     "JobID": re.compile(r"\d+(?:[_+.]\S*)?"),
     "State": re.compile(r"[A-Z_]+(?: by \S+)?\+?"),
@@ -249,10 +252,11 @@ _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
 
 
 def _rejoin_fields(header: Sequence[str], fields: Sequence[str]) -> list[str] | None:
-    """Return the fields of a row with bars in its text, such as a job's name.
+    """Return the fields of a row that has bars within a text, such as a job's name.
 
-    sacct writes them as they are. A column that isn't read absorbs the surplus, if the columns that
-    are read have the same, plausible values whichever column that is; otherwise return None.
+    sacct doesn't quote bars. The surplus fields are joined to a column that isn't read, so that the
+    columns that are read have plausible values. Return None if there is no such column, or several
+    such columns give different values.
     """
     surplus = len(fields) - len(header)
     readings: dict[tuple[str, ...], list[str]] = {}
@@ -270,7 +274,7 @@ def _rejoin_fields(header: Sequence[str], fields: Sequence[str]) -> list[str] | 
     return next(iter(readings.values())) if len(readings) == 1 else None
 
 
-def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
+def _from_json(path: Path, context: ImportContext) -> CheckedTable:
     """Read the jobs of ``sacct --json``; ``line`` is a job's number in the list."""
     jobs, errors = _json_jobs(path)
     if errors and not jobs:
@@ -281,7 +285,7 @@ def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
         raise file_error(path, "has no jobs", hint)
     if errors:
         message = f"error of sacct beside its jobs, such as {quote_for_display(errors[0])}"
-        reading.tally.add("ignored", message, len(errors))
+        context.tally.add("ignored", message, len(errors))
     rows: list[dict[str, str | None]] = []
     faults: list[tuple[int, Fault]] = []
     for number, job in enumerate(jobs, start=1):
@@ -294,9 +298,9 @@ def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
     frame = pl.DataFrame(rows, schema=dict.fromkeys(_FIELDS, pl.String())).with_row_index(
         "line", offset=1
     )
-    table = CheckedTable(path, frame, reading, "job {}")
+    table = CheckedTable(path, frame, context, "job {}")
     is_unreadable = pl.all_horizontal(pl.col(_FIELDS).is_null())
-    if reading.skip_invalid:
+    if context.skip_invalid:
         table.drop(is_unreadable, "job that can't be read")
     else:
         table.add_faults(faults)
@@ -313,8 +317,8 @@ def _json_jobs(path: Path) -> tuple[list[Any], list[str]]:
         text = read_bytes(path).decode("utf-8-sig").rstrip()
         position = 0
         while position < len(text):
-            # Of the whole text, so that an error names the line of the file.
-            start = next(at for at in range(position, len(text)) if not text[at].isspace())
+            # Decode within the whole text, so that an error has the line number in the file.
+            start = next(i for i in range(position, len(text)) if not text[i].isspace())
             document, position = decoder.raw_decode(text, start)
             listed = document.get("jobs") if isinstance(document, dict) else None
             if not isinstance(listed, list):
@@ -337,6 +341,8 @@ def _json_row(job: Mapping[str, Any]) -> dict[str, str | None]:
     het = job.get("het") or {}
     tres = job.get("tres") or {}
     element = _number(array.get("task_id"))
+    # An element of an array, pending elements, or a component of a heterogeneous job has another
+    # name than its number.
     name = str(job["job_id"])
     if array.get("job_id") and element is not None:
         name = f"{array['job_id']}_{element}"
@@ -391,15 +397,16 @@ def _tres_text(items: Iterable[Mapping[str, Any]]) -> str | None:
     parts = []
     for item in items:
         name = f"{item['type']}/{item['name']}" if item.get("name") else item["type"]
-        parts.append(f"{name}={item['count']}{'M' if item['type'] == 'mem' else ''}")
+        unit = "M" if item["type"] == "mem" else ""  # JSON has megabytes
+        parts.append(f"{name}={item['count']}{unit}")
     return ",".join(parts) or None
 
 
-def _count_pending_arrays(table: CheckedTable, reading: ImportContext) -> None:
-    """Drop elements of arrays that haven't started; each is counted."""
+def _count_pending_arrays(table: CheckedTable, context: ImportContext) -> None:
+    """Drop the rows of array elements that haven't started; count the elements."""
     is_pending = table.frame["JobID"].str.contains(r"\[")
     count = sum(_elements(name) for name in table.frame["JobID"].filter(is_pending))
-    reading.tally.add("dropped", "element of an array that never started", count)
+    context.tally.add("dropped", "element of an array that never started", count)
     table.frame = table.frame.filter(~is_pending)
 
 
@@ -420,7 +427,7 @@ def _elements(name: str) -> int:
 
 
 def _read_times(table: CheckedTable, zone: str) -> list[Check]:
-    """Add times and durations in seconds; return the checks that they could be read."""
+    """Add columns of times and durations in seconds; return the checks of their texts."""
     names = ("Submit", "Eligible", "Start", "End")
     frame = table.frame
     times = log_values.on_one_clock(
@@ -432,11 +439,12 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
         }
     )
     spans = {
-        name: log_values.each(frame[name], parse, pl.Float64()) for name, parse in _SPANS.items()
+        name: log_values.map_texts(frame[name], parse, pl.Float64())
+        for name, parse in _SPANS.items()
     }
-    status = log_values.each(frame["State"], log_values.parse_state, pl.String())
+    status = log_values.map_texts(frame["State"], log_values.parse_state, pl.String())
     ran = pl.select(pl.coalesce(spans["ElapsedRaw"], spans["Elapsed"])).to_series()
-    readings = log_values.choose_readings(times, ran, job_log.CLOCK_SKEW)
+    readings = log_values.choose_readings(times, ran, job_log.CLOCK_SKEW_SECONDS)
     # The elapsed time of a job that runs isn't its run time.
     is_over = readings["end"].is_not_null() | (status != "unfinished")
     table.frame = frame.with_columns(
@@ -448,7 +456,7 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
     checks = []
     for name in names:
         column = times[name.lower()]
-        # An end of 0 or Unknown is that of a job that runs.
+        # A missing end isn't a fault: the job was still running.
         is_read = (
             column.seconds.is_not_null() | frame[name].is_null() | column.problem.is_not_null()
         ) | column.missing
@@ -466,31 +474,33 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
 
 
 def _read_resources(table: CheckedTable) -> list[Check]:
-    """Add GPUs, cores and memory, allocated or else requested; return their checks."""
+    """Add columns of GPUs, cores and memory, allocated or else requested; return their checks."""
     frame, checks = table.frame, []
     shown = {
-        name: log_values.each(frame[name], log_values.invalid_item, pl.String()) for name in _TRES
+        name: log_values.map_texts(frame[name], log_values.invalid_item, pl.String())
+        for name in _TRES
     }
     for index, name in enumerate(_TRES):
         is_readable = shown[name].is_null()
-        for earlier in _TRES[:index]:  # requested lists often equal the allocated ones
+        for earlier in _TRES[:index]:  # report an item once: requests often equal allocations
             is_readable |= (shown[name] == shown[earlier]).fill_null(False)
         hint = "sacct writes cpu=4,mem=16G,node=1,gres/gpu:a100=2,license/x=1"
         message = "is not a valid resource"
         checks.append(Check(pl.lit(is_readable), name, message, hint, shown=f"_shown_{name}"))
     counts = {
-        name: log_values.each(frame[name], log_values.parse_count, pl.Float64()) for name in _COUNTS
+        name: log_values.map_texts(frame[name], log_values.parse_count, pl.Float64())
+        for name in _COUNTS
     }
     for name, values in counts.items():
         is_count = frame[name].is_null() | values.is_not_null()
         checks.append(Check(pl.lit(is_count), name, "is not a number", "sacct writes 4"))
     stated = frame["ReqMem"]
     megabytes = partial(log_values.parse_bytes, unit=1024.0**2)
-    requested = log_values.each(stated, megabytes, pl.Float64())
+    requested = log_values.map_texts(stated, megabytes, pl.Float64())
     is_memory = stated.is_null() | requested.is_not_null()
     message = "is not an amount of memory"
     checks.append(Check(pl.lit(is_memory), "ReqMem", message, "sacct writes 16G"))
-    tres = [log_values.each(frame[name], log_values.parse_tres, pl.Object()) for name in _TRES]
+    tres = [log_values.map_texts(frame[name], log_values.parse_tres, pl.Object()) for name in _TRES]
     rows = [[held or _NO_TRES for held in row] for row in zip(*tres, strict=True)]
     nodes = pl.select(pl.coalesce(counts["NNodes"], counts["AllocNodes"], 1.0)).to_series()
     held = [_held_resources(row, count) for row, count in zip(rows, nodes, strict=True)]
@@ -508,7 +518,7 @@ def _read_resources(table: CheckedTable) -> list[Check]:
         is_known = ~pl.lit(is_by_other) | pl.col("_start").is_null()
         checks.append(Check(is_known, name, message, hint))
     cores = pl.select(pl.coalesce(*(counts[name] for name in _CORES))).to_series()
-    scope = pl.lit(log_values.each(stated, log_values.memory_scope, pl.String()))
+    scope = pl.lit(log_values.map_texts(stated, log_values.memory_scope, pl.String()))
     times = pl.when(scope == "n").then(nodes).when(scope == "c").then(cores).otherwise(1)
     in_all = (pl.lit(requested) * times).round().clip(upper_bound=_MAX_BYTES).cast(pl.Int64)
     table.frame = frame.with_columns(
@@ -521,7 +531,7 @@ def _read_resources(table: CheckedTable) -> list[Check]:
 
 
 def _held_resources(row: Sequence[log_values.Tres], nodes: float) -> log_values.Tres:
-    """Return the resources in a row's lists: of each kind, those of the first list that has it."""
+    """Return a row's resources; each kind is taken from the first list that has it."""
     return log_values.Tres(
         _gpus(row, nodes),
         _first(tres.gpu_type for tres in row),
@@ -533,9 +543,9 @@ def _held_resources(row: Sequence[log_values.Tres], nodes: float) -> log_values.
 
 
 def _gpus(row: Sequence[log_values.Tres], nodes: float) -> float | None:
-    """Return the GPUs in all of a row's lists; None if they count by task or socket.
+    """Return a job's total GPUs from its lists; None if they only state GPUs per task or socket.
 
-    GRES are counted by node and TRES in all, unless they say otherwise.
+    GRES are per node and TRES are totals, unless they state another scope.
     """
     is_unknown = False
     for index, tres in enumerate(row):
@@ -551,11 +561,11 @@ def _first(values: Iterable[Any]) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _name_reused_numbers(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame:
-    """Give the jobs of a number that Slurm used again names of their own: 9000, 9000-2.
+def _name_reused_numbers(frame: pl.DataFrame, context: ImportContext) -> pl.DataFrame:
+    """Give distinct names (9000, 9000-2) to the jobs of a number that Slurm used again.
 
-    A database whose numbers began again lists both. A requeued job has the same user, and is
-    submitted when its earlier attempt ends.
+    A database whose numbers began again lists both jobs. A requeued job isn't another job: it has
+    the same user, and is submitted when its earlier attempt ends.
     """
     rows = frame.sort("_submit", nulls_last=True, maintain_order=True)
     previous_end = pl.col("_end").cum_max().forward_fill().shift(1).over("JobID")
@@ -566,7 +576,7 @@ def _name_reused_numbers(frame: pl.DataFrame, reading: ImportContext) -> pl.Data
     number = is_other.cast(pl.Int64).cum_sum().over("JobID")
     rows = rows.with_columns(_use=number)
     reused = int((rows.group_by("JobID").agg(pl.col("_use").max()))["_use"].sum())
-    reading.tally.add("read", "number of a job that Slurm used again: 9000-2 and so on", reused)
+    context.tally.add("read", "number of a job that Slurm used again: 9000-2 and so on", reused)
     name = (
         pl.when(pl.col("_use") > 0)
         .then(pl.format("{}-{}", "JobID", pl.col("_use") + 1))
@@ -575,16 +585,16 @@ def _name_reused_numbers(frame: pl.DataFrame, reading: ImportContext) -> pl.Data
     return rows.with_columns(JobID=name).drop("_use").sort("line", maintain_order=True)
 
 
-def _merge_attempts(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame:
-    """Merge the attempts of requeued jobs: the last one's end, and the earlier ones' lost time."""
-    # Dumps of two months both list a job that ran from one to the other.
+def _merge_attempts(frame: pl.DataFrame, context: ImportContext) -> pl.DataFrame:
+    """Merge the attempts of a requeued job into the last one; earlier ones become lost time."""
+    # Dumps of two months both list a job that ran in both; the row with an end stays.
     distinct = frame.sort("_end", nulls_last=True, maintain_order=True).unique(
         ["JobID", "Submit", "Start"], keep="first", maintain_order=True
     )
-    reading.tally.add("dropped", "same attempt as an earlier row", len(frame) - len(distinct))
+    context.tally.add("dropped", "same attempt as an earlier row", len(frame) - len(distinct))
     by_start = distinct.sort("_start", nulls_last=True, maintain_order=True)
     resized = pl.col("State").str.starts_with("RESIZING").fill_null(False)
-    # A part that ends as the job is resized goes on as the next one.
+    # A part that ends because the job is resized continues in the next row: both are one run.
     is_next = resized.shift(1).over("JobID").fill_null(False)
     part = pl.int_range(pl.len()).over("JobID") - is_next.cast(pl.Int64).cum_sum().over("JobID")
     ran = pl.col("_duration").fill_null(0.0)
@@ -603,7 +613,7 @@ def _merge_attempts(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame
         .select(by_start.columns)
     )
     parts = by_start.height - runs.height
-    reading.tally.add("repaired", "part of a resized job: with the GPUs of its longest one", parts)
+    context.tally.add("repaired", "part of a resized job: with the GPUs of its longest one", parts)
     attempts = runs.group_by("JobID", maintain_order=True).agg(
         pl.exclude("_submit", "_lost").last(),
         pl.col("_submit").min(),
@@ -611,6 +621,6 @@ def _merge_attempts(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame
         _attempts=pl.len(),
     )
     earlier = int(attempts["_attempts"].sum()) - attempts.height
-    reading.tally.add("repaired", "earlier attempt of a requeued job: lost time", earlier)
+    context.tally.add("repaired", "earlier attempt of a requeued job: lost time", earlier)
     lost = pl.when(pl.col("_lost") > 0).then("_lost").alias("_lost")
     return attempts.with_columns(lost).sort("line")

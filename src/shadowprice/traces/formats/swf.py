@@ -54,12 +54,12 @@ _START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
     ),
     options={"processors": "gpus (default) or cpus: what a processor of the log is"},
 )
-def read_swf(path: Path, reading: ImportContext) -> Trace:
+def read_swf(path: Path, context: ImportContext) -> Trace:
     """Read an SWF log."""
-    processors = reading.choose("processors", "gpus", "cpus")
+    processors = context.choose("processors", "gpus", "cpus")
     head = read_head(path)
     _check_first(path, head)
-    table = _split(path, reading)
+    table = _split(path, context)
     table.drop(pl.col("status").is_in([2.0, 3.0, 4.0]), "part of a job that another line sums up")
     table.drop(pl.col("run") == 0, "run time 0: never ran")
     table.check(pl.col("job") >= 0, "job", "is not a job number")
@@ -85,7 +85,7 @@ def read_swf(path: Path, reading: ImportContext) -> Trace:
         user=_label("user"),
         status=pl.col("status").cast(pl.Int64).replace_strict(_STATUS, default=None),
     )
-    trace = build_trace("swf", jobs, path, reading.tally, absolute=False)
+    trace = build_trace("swf", jobs, path, context.tally, absolute=False)
     start = _START.search(head)
     if start is None or int(start[1]) == 0:
         return trace
@@ -94,7 +94,7 @@ def read_swf(path: Path, reading: ImportContext) -> Trace:
 
 
 def _check_first(path: Path, head: str) -> None:
-    """Refuse a file whose first data line is invalid, before all of it is read."""
+    """Raise `InputError` if the first data line is invalid, before all of the file is read."""
     for line, text in enumerate(head.splitlines(), start=1):
         if text.strip() and not text.lstrip().startswith(";"):
             if len(text.split()) != len(_FIELDS):
@@ -102,22 +102,22 @@ def _check_first(path: Path, head: str) -> None:
             return
 
 
-def _split(path: Path, reading: ImportContext) -> CheckedTable:
+def _split(path: Path, context: ImportContext) -> CheckedTable:
     """Split lines at runs of blanks; refuse lines with another number of fields."""
     frame = _parse(read_bytes(path))
     if frame is None:
-        return _split_lines(path, reading)
+        return _split_lines(path, context)
     blank = pl.all_horizontal(pl.col(name).is_null() for name in _FIELDS)
-    # Short lines and nan are invalid; reading line by line reports their locations.
+    # Short lines, nan and huge numbers are faults, whose lines `_split_lines` reports.
     if not frame.select((blank | _IN_RANGE.fill_null(False)).all()).item():
-        return _split_lines(path, reading)
-    table = CheckedTable(path, frame, reading)
+        return _split_lines(path, context)
+    table = CheckedTable(path, frame, context)
     table.drop(blank, "blank line")
     return table
 
 
 def _parse(data: bytes) -> pl.DataFrame | None:
-    """Parse a log with comments only at the head in one step; return None for other logs."""
+    """Parse a log in one step; return None if it has comments after its head, or isn't valid."""
     head = 0
     for line in data.split(b"\n", 10_000)[:-1]:
         if not line.startswith(b";"):
@@ -144,9 +144,9 @@ def _parse(data: bytes) -> pl.DataFrame | None:
         return None
 
 
-def _split_lines(path: Path, reading: ImportContext) -> CheckedTable:
+def _split_lines(path: Path, context: ImportContext) -> CheckedTable:
     """Parse any log line by line, and report all invalid lines."""
-    table = read_lines(path, reading)
+    table = read_lines(path, context)
     text = pl.col("text")
     table.frame = table.frame.filter(~text.str.starts_with(";"))
     fields = text.str.replace_all(r"\s+", " ").str.split(" ")
@@ -160,7 +160,7 @@ def _split_lines(path: Path, reading: ImportContext) -> CheckedTable:
     ]
     table.frame = table.frame.with_columns(numbers)
     table.check(_NUMBERS, "text", "has a field that is not a number")
-    table.check(_IN_RANGE, "text", "has a number out of all range")
+    table.check(_IN_RANGE, "text", "has a number out of range")
     return table
 
 

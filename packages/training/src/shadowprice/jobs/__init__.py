@@ -17,9 +17,9 @@ scheduler it works too: reports are dropped, and checkpoints go to the working d
             jobs.save(step, data)
             jobs.leave()
 
-Such a script also measures the cost of a change of its placement: the time to save, to restart and
-to reach full speed. The figures travel with its reports (`changes`), and the scheduler plans with
-them.
+In such a script, the module also measures the cost of a change of placement: the time to save, to
+restart and to reach full speed (see `changes`). Reports include these measurements, and the
+scheduler plans with them.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ KEPT: Final = 2
 _DAMAGE_ERRNOS: Final = {errno.EIO, errno.EBADMSG, getattr(errno, "EUCLEAN", errno.EIO)}
 """Error numbers of reads that fail because the disk's content is damaged."""
 
-_HEADER: Final = struct.Struct("<8sQQ32s")
+_HEADER: Final = struct.Struct("<8sQQ32s")  # of a checkpoint: magic, step, length, SHA-256
 _MAGIC: Final = b"SPCHECK1"
-_NAME: Final = re.compile(r"checkpoint-(\d{15})")
+_NAME: Final = re.compile(r"checkpoint-(\d{15})")  # step
 _UNFINISHED: Final = re.compile(r"\.checkpoint-\d{15}\.(.+)\.(\d+)\.\d+")  # host and process
 _ABANDONED_SECONDS: Final = 3600.0  # age of an unfinished file of another host
 _POST_TIMEOUT_SECONDS: Final = 5.0
@@ -67,12 +67,12 @@ _MAX_MINIBATCHES: Final = 1e12  # of a report
 class Job:
     """Identity of this process within its job, as `current` reads it from the environment.
 
-    ``name`` is that of the job, and ``generation`` the number of its placement, from 1; they are
+    ``name`` is the job's name, and ``generation`` the number of its placement, from 1; they are
     empty and 0 outside a scheduler. ``role`` is ``worker`` or ``ps``, and ``rank`` this process's
-    rank within it. ``workers`` and ``ps`` are the number of processes of each role.
+    rank within its role. ``workers`` and ``ps`` are the number of processes of each role.
     ``checkpoint_dir`` is the same in every generation. ``slot_end`` is the end of the slot in which
-    this generation began, in seconds since 1970; 0 outside a scheduler. ``local_rank`` is not 0 in
-    further processes that torchrun or another launcher starts for the one of the scheduler.
+    this generation began, in seconds since 1970; 0 outside a scheduler. If a launcher such as
+    torchrun starts several processes in place of one, ``local_rank`` is their rank, else 0.
     """
 
     name: str
@@ -94,8 +94,8 @@ class Job:
 def current() -> Job:
     """Return the identity of this process, or defaults outside a scheduler."""
 
-    def variable(name: str, otherwise: str) -> str:
-        return os.environ.get(f"SHADOWPRICE_{name}", otherwise)
+    def variable(name: str, default: str) -> str:
+        return os.environ.get(f"SHADOWPRICE_{name}", default)
 
     return Job(
         name=variable("JOB", ""),
@@ -130,7 +130,7 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
         return False
     try:
         done = float(minibatches)
-    except Exception as error:  # of the number's own type, such as a tensor
+    except Exception as error:  # the number's own type, such as a tensor, may raise anything
         _log_once("minibatches", f"the number of mini-batches is not reported: {error}")
         return False
     if not 0 <= done <= _MAX_MINIBATCHES:
@@ -155,6 +155,7 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
         return _post(content)
     except OSError as error:
         status = getattr(error, "code", 0)  # of an HTTPError
+        # Other errors, such as a service that restarts, may pass until the next report.
         if isinstance(status, int) and 400 <= status < 500:
             _log_once("refused", f"the service refused a report of progress: {error}")
         return False
@@ -164,12 +165,12 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics that can be reported: an invalid one must not cost a report."""
+    """Return the finite numbers among metrics; an invalid metric must not cost a report."""
     numbers = {}
     for name, value in metrics.items():
         try:
             number = float(value)
-        except Exception as error:  # of the metric's own type
+        except Exception as error:  # the metric's own type may raise anything
             _log_once("metric", f"the metric {name!r} is not reported: {error}")
             continue
         if math.isfinite(number):  # a diverged loss is valid, but JSON has no NaN
@@ -178,7 +179,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _log_once(kind: str, text: str) -> None:
-    """Write the first message of a kind to the process's log, and drop those that follow."""
+    """Write the first message of a kind to the process's log, and drop all later ones."""
     if kind not in _logged_kinds:
         _logged_kinds.add(kind)
         _log(text)
@@ -192,7 +193,7 @@ _logged_kinds: Final[set[str]] = set()
 
 
 def _post(content: bytes) -> bool:
-    import http.client  # noqa: PLC0415  # these take as long to import as all else here
+    import http.client  # noqa: PLC0415  # their import takes as long as this whole module's
     import urllib.request  # noqa: PLC0415
 
     address = os.environ.get("SHADOWPRICE_PROGRESS_URL", "")
@@ -203,7 +204,7 @@ def _post(content: bytes) -> bool:
         "Content-Type": "application/json",
     }
     request = urllib.request.Request(address, content, headers, method="POST")
-    # No proxy: the token is for the service only.
+    # No proxy, because it would see the token, which is for the service only.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=_POST_TIMEOUT_SECONDS):
@@ -222,10 +223,10 @@ class StopSignal:
     """True once the job received SIGTERM, when the grace period begins.
 
     Create it in the main thread: it installs the SIGTERM handler. A forked child gets the previous
-    handler back, so that `terminate` ends it. A child of multiprocessing that only imports the
-    script again, to find its functions, installs none. SIGTERM reaches all instances. While the
-    interpreter exits, SIGTERM is ignored, so that a process that has done its work keeps its own
-    exit status. ``since`` is when SIGTERM came, by `time.monotonic`; None before.
+    handler back, so that `terminate` ends it. A child of multiprocessing that imports the script
+    again installs no handler. If there are several instances, SIGTERM reaches all of them. While
+    the interpreter exits, SIGTERM is ignored, so that a process that has done its work keeps its
+    own exit status. ``since`` is the time of SIGTERM by `time.monotonic`; None before.
     """
 
     _previous: Any
@@ -261,6 +262,7 @@ class StopSignal:
     def _restore(self) -> None:
         """Restore the previous handler in a forked child, unless another one is installed."""
         if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            # A handler that wasn't installed from Python is None, and can't be restored.
             signal.signal(signal.SIGTERM, self._previous or signal.SIG_DFL)
         self._unblock()
 
@@ -281,7 +283,7 @@ class StopSignal:
     def wait(self, seconds: float) -> bool:
         """Sleep for some seconds, or until SIGTERM; return whether SIGTERM came."""
         deadline = time.monotonic() + seconds
-        # A signal that comes just before a sleep doesn't end it, so no sleep is long.
+        # A signal that comes just before a sleep doesn't interrupt the sleep, so no sleep is long.
         while not self._stop_requested and (remaining := deadline - time.monotonic()) > 0.0:
             time.sleep(min(remaining, _MAX_SLEEP_SECONDS))
         return self._stop_requested
@@ -302,13 +304,16 @@ def leave() -> NoReturn:
 
 _stop_requested_at: float | None = None  # monotonic, of the first `StopSignal` with SIGTERM
 
-_change: Change | None = None  # that began this generation, if it is measured
+_change: Change | None = None  # the change that began this generation, if it is measured
 
-_checkpoints = False  # whether this process looked for one, so that its job can be moved
+_checkpoints = False  # whether this process loads checkpoints, so that its job can be moved
 
 
 def record_saved(step: int) -> None:
-    """Record that the job is on disk after SIGTERM, in worker 0 and PS only; `save` calls it."""
+    """Record that the state after a step is on disk, if SIGTERM came; `save` calls it.
+
+    Processes other than worker 0 and parameter servers record nothing.
+    """
     job = current()
     if job.generation and _stop_requested_at is not None and (job.leads or job.role == "ps"):
         record_leaving(
@@ -318,7 +323,7 @@ def record_saved(step: int) -> None:
 
 def record_restored(step: int) -> None:
     """Record that training can continue from a step. `load` calls it; the last call counts."""
-    global _change, _checkpoints  # noqa: PLW0603  # of the process, which is of one generation
+    global _change, _checkpoints  # noqa: PLW0603  # a process belongs to one generation
     _checkpoints = True
     job = current()
     if job.generation:
@@ -326,7 +331,10 @@ def record_restored(step: int) -> None:
 
 
 def record_step(step: float) -> None:
-    """Record that a step, from the job's beginning, is done, for scripts that report only some."""
+    """Record that a number of steps, since the job's beginning, is done.
+
+    It is for scripts that don't report every step.
+    """
     if _change is not None:
         _change.reached(step)
 
@@ -351,11 +359,11 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
     the newest. A view is written without being copied. If this raises OSError, earlier checkpoints
     are untouched.
     """
-    of_the_job = directory is None
-    if of_the_job and not current().leads:
+    is_job_directory = directory is None
+    if is_job_directory and not current().leads:
         return
     data = memoryview(data)
-    if data.nbytes:  # the length of a view is not always that of its content in bytes
+    if data.nbytes:  # to a view of bytes, because others count items; an empty one can't be cast
         data = data.cast("B")
     directory = directory or current().checkpoint_dir
     directory.mkdir(parents=True, exist_ok=True)
@@ -365,13 +373,13 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
         if _is_abandoned(unfinished):
             unfinished.unlink(missing_ok=True)
     replace_file(directory / f"checkpoint-{step:015d}", header, data, durable=True)
-    if of_the_job:
+    if is_job_directory:
         remove_later(step, directory)
-    # Later ones don't count: this one and its predecessor are needed if the job can't use them.
-    earlier = [path for number, path in list(_list_checkpoints(directory)) if number <= step]
-    for old in earlier[KEPT:]:
+    # Greater steps don't count: if the job can't use them, it needs this one and its predecessor.
+    up_to_step = [path for number, path in list(_list_checkpoints(directory)) if number <= step]
+    for old in up_to_step[KEPT:]:
         old.unlink(missing_ok=True)
-    if of_the_job:
+    if is_job_directory:
         record_saved(step)
 
 
@@ -428,6 +436,7 @@ def _is_abandoned(path: Path) -> bool:
     try:
         if match and match[1] == os.uname().nodename:
             os.kill(int(match[2]), 0)
+        # A living process may have the number of a dead one, so the age decides, too.
         return time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
     except ProcessLookupError:
         return True

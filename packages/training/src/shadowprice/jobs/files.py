@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, *content: bytes | memoryview, durable: bool) -> None:
-    """Replace a file atomically; if ``durable``, content and name are on disk afterwards."""
+    """Replace a file atomically; if ``durable``, flush its content and name to the disk."""
     writer = f"{os.uname().nodename}.{os.getpid()}"
     new = path.with_name(f".{path.name}.{writer}.{time.monotonic_ns()}")
     try:

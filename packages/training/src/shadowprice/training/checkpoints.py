@@ -26,12 +26,12 @@ from shadowprice.training.generation import say, wait_for
 
 State = Mapping[str, Any]
 
-_PIECES = "_pieces"
+_PIECES = "_pieces"  # key of the digests of all pieces in the leader's state
 
 
 @dataclass(frozen=True)
 class Restored:
-    """A checkpoint that was loaded: steps done when it was saved, its state, its size in bytes."""
+    """A loaded checkpoint: the number of finished steps, the state, and the size in bytes."""
 
     step: int
     state: dict[str, Any]
@@ -96,17 +96,18 @@ def save(
     """Save a checkpoint after ``step`` steps, and return its size in bytes.
 
     ``directory`` is by default the job's checkpoint directory. ``digests`` are results of
-    `save_shard` in order of their numbers; the pieces must be on disk. If this raises OSError,
-    earlier checkpoints remain. Later ones are removed, because `load` passed them over.
+    `save_piece` in order of their numbers; the pieces must be on disk. If this raises OSError,
+    earlier checkpoints remain. Checkpoints of greater steps are removed, because the training
+    didn't continue from them.
     """
     data = serialize({**state, _PIECES: list(digests)})
     jobs.save(step, data, directory)
-    if directory is not None:
+    if directory is not None:  # `jobs.save` does this only in the job's own directory
         jobs.remove_later(step, directory)
     return len(data)
 
 
-def save_shard(step: int, number: int, state: State, directory: Path | None = None) -> str:
+def save_piece(step: int, number: int, state: State, directory: Path | None = None) -> str:
     """Save this process's piece of a checkpoint, and return its digest for `save`.
 
     Pieces are numbered from 0. ``directory`` is that of the complete checkpoint, by default the
@@ -125,7 +126,7 @@ def load(directory: Path | None = None, step: int | None = None) -> Restored | N
 
 
 def load_and_broadcast(group: Any) -> Restored | None:
-    """Load the job's newest checkpoint on the leader, and broadcast it to all processes.
+    """Load the job's newest checkpoint on the leader, and return it in all processes.
 
     Other processes read the checkpoint directory only for pieces. ``group`` must support CPU
     tensors.
@@ -165,7 +166,7 @@ def _restored(checkpoint: jobs.Checkpoint, directory: Path) -> Restored | None:
         reason = first_line(error)
         say(f"ignoring the checkpoint of step {checkpoint.step}, saved by other code: {reason}")
         return None
-    for number, digest in enumerate(digests):
+    for number, digest in enumerate(digests):  # a checkpoint without all its pieces isn't valid
         if _piece(directory, number, checkpoint.step, digest) is None:
             say(f"ignoring the checkpoint of step {checkpoint.step}: piece {number} is damaged")
             return None

@@ -1,4 +1,4 @@
-"""Errors that the author of a script or of a job file has to correct, and what raises them."""
+"""The error that the author of a script or of a job file has to correct, and checks for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def first_line(error: BaseException) -> str:
 
 
 def checked_integer(name: str, value: Any, minimum: int, maximum: int) -> int:
-    """Return an integer in range as Python's int, because a checkpoint can't hold numpy's."""
+    """Return an integer in range as an int, because a checkpoint can't hold numpy integers."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -48,7 +48,7 @@ def checked_integer(name: str, value: Any, minimum: int, maximum: int) -> int:
 
 
 def checked_seconds(name: str, value: Any, *, allow_zero: bool = False) -> float:
-    """Return a number of seconds; raise `TrainingError` for other values, and out of range."""
+    """Return a number of seconds; raise `TrainingError` if it isn't a number, or out of range."""
     if not isinstance(value, Real):
         raise TrainingError(f"{name}: expected a number of seconds, got {value!r}")
     seconds = float(value)

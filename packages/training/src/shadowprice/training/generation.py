@@ -22,7 +22,8 @@ from shadowprice.training.errors import TrainingError, first_line
 JOIN_TIMEOUT: Final = timedelta(minutes=5)
 """Timeout for joining, and of every collective operation."""
 
-_NCCL_GRACE: Final = timedelta(seconds=30)  # added to NCCL's timeout, which ends the process
+_NCCL_GRACE: Final = timedelta(seconds=30)
+"""Addition to NCCL's timeout, which ends the process; gloo's timeout, an error, comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,6 @@ def join_group(
 
 
 def _rendezvous_store(rank: int, world: int, timeout: timedelta) -> Any:
-    """Return the store for the rendezvous of all processes of a generation."""
     if world == 1:
         return dist.HashStore()
     store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timeout))
@@ -117,7 +117,7 @@ def _rendezvous_store(rank: int, world: int, timeout: timedelta) -> Any:
 
 def _choose_backend(rank: int, world: int, store: Any) -> str:
     """Return the backend for all processes: NCCL if each has its own GPU, otherwise gloo."""
-    own = _own_gpu()
+    own = _own_gpu()  # processes exchange these identifiers, because NCCL refuses a shared GPU
     if world == 1:
         return "nccl" if own else "gloo"
     store = dist.PrefixStore("gpus", store)
@@ -132,9 +132,10 @@ def _choose_backend(rank: int, world: int, store: Any) -> str:
 
 
 def _own_gpu() -> str:
-    """Return an identifier of this process's GPU, as NCCL compares them; empty if it has none."""
+    """Return an identifier of this process's GPU, unique among machines; empty if it has none."""
     if not nccl_here():
         return ""
+    # The address on the PCI bus, or the UUID if this version of torch lacks the address.
     properties = torch.cuda.get_device_properties(own_device())
     address = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     gpu = str(properties.uuid) if None in address else ":".join(map(str, address))
@@ -168,21 +169,21 @@ def nccl_here() -> bool:
 
 
 def no_backend(name: str) -> TrainingError:
-    """Return the error for a backend that torch can't use here."""
+    """Build the error for a backend that torch can't use here."""
     return TrainingError(f"backend {name!r} isn't available here; use gloo")
 
 
-def hold(group: Any) -> None:
-    """Keep a process group, or a tensor sent in one, alive until the process ends.
+def hold(value: Any) -> None:
+    """Keep a process group, or a tensor sent in a group, alive until the process ends.
 
     The destructor of a group waits for the group's threads. A thread may need the GIL to release
     the last tensor that it sent, while the caller of the destructor has the GIL. Some processes
     would hang at exit in this deadlock, so held objects are never released.
     """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
-_latest_operations: Final[deque[Any]] = deque(maxlen=16)  # collective ones; see `wait_for`
+_latest_operations: Final[deque[Any]] = deque(maxlen=16)  # collective operations; see `wait_for`
 
 hold(_latest_operations)
 
@@ -190,9 +191,9 @@ hold(_latest_operations)
 def wait_for(work: Any) -> None:
     """Wait for a collective operation (``async_op=True``), and keep a reference to it.
 
-    A gloo thread drops its reference shortly after the operation is done. If that is the last one,
-    the thread frees the tensors, for which it needs the GIL. While the interpreter shuts down, no
-    thread gets the GIL, and the process aborts (SIGABRT). The reference kept here prevents that.
+    A gloo thread drops its reference shortly after the operation is done. If no other reference is
+    left, the thread frees the tensors, for which it needs the GIL. While the interpreter shuts
+    down, no thread gets the GIL, and the process aborts (SIGABRT). Keeping a reference prevents it.
     """
     work.wait()
     _latest_operations.append(work)
@@ -204,7 +205,7 @@ def leave_group() -> None:
         dist.destroy_process_group()
 
 
-def workers() -> str:
+def workers_text() -> str:
     """Return the number of workers and their backend as text for logs."""
     count = dist.get_world_size() if dist.is_initialized() else 1
     return f"{count} workers, {dist.get_backend()}" if count > 1 else "1 worker"

@@ -22,12 +22,12 @@ def real_buffers(model: Any) -> list[Any]:
 def buffer_change(after: Any, before: Any) -> Any:
     """Return the change of a buffer by a part of a mini-batch.
 
-    Where ``before`` is infinite or NaN, there is no difference: the change is then the new value
-    itself. Observers of quantisation begin with infinities, and attention masks contain them.
+    If a value in ``before`` is infinite or NaN, no difference exists, and the change is the new
+    value itself. Observers of quantisation begin with infinities, and attention masks contain them.
     """
     return torch.where(before.isfinite(), after - before, after)
 
 
 def changed_buffer(before: Any, change: Any) -> Any:
-    """Return a buffer after a change, or after a weighted sum of changes with weights of sum 1."""
+    """Return a buffer after a change, or after a weighted mean of changes."""
     return torch.where(before.isfinite(), before + change, change)

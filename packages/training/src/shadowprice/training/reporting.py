@@ -11,7 +11,7 @@ from shadowprice import jobs
 
 
 class ProgressReporter:
-    """Sends the newest report in a thread of its own, every ``every`` seconds at most."""
+    """Sends the newest report in a thread of its own; ``due`` is true every ``every`` seconds."""
 
     def __init__(self, every: float) -> None:
         self._every = every

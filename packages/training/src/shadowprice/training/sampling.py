@@ -20,7 +20,9 @@ from shadowprice.training.errors import TrainingError, checked_integer
 
 Samples = NDArray[np.int64]
 
-MAX_NUMBER = 2**62
+MAX_NUMBER = 2**62  # maximum of the numbers of an order, so that sums of them fit into int64
+
+_ORDER_STREAM, _PART_STREAM = 0, 1  # streams of random numbers; `servers` has others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,13 +53,13 @@ class Order:
     batch : int
         Samples of a mini-batch, over all workers together.
     parts : int, optional
-        Parts of a mini-batch, which is also the maximum number of workers with something to do.
+        Parts of a mini-batch; further workers have nothing to do.
     seed : int, optional
         Seed of the order and of all random numbers.
     shuffle : bool, optional
-        Whether every epoch has an order of its own; otherwise it is that of the data set.
+        Whether to shuffle the samples in every epoch; otherwise they are in the data set's order.
     whole : bool, optional
-        Whether an incomplete last mini-batch of an epoch is left out.
+        Whether to drop an incomplete last mini-batch of an epoch.
     """
 
     samples: int
@@ -99,8 +101,8 @@ class Order:
     def split_step(self, step: int) -> tuple[Part, ...]:
         """Return the parts of a step: never empty, and at most as large as in a full mini-batch."""
         minibatch = self.minibatch(step)
-        largest = -(-self.batch // self.parts)
-        count = min(self.parts, -(-len(minibatch) // largest))
+        max_samples = -(-self.batch // self.parts)
+        count = min(self.parts, -(-len(minibatch) // max_samples))
         pieces = np.array_split(minibatch, count)
         return tuple(
             Part(step, number, piece, len(piece) / len(minibatch))
@@ -114,9 +116,9 @@ class Order:
         of parts gets the first part with weight 0, so that it takes part in collective operations.
         """
         parts = self.split_step(step)
-        even, more = divmod(len(parts), workers)
-        first = rank * even + min(rank, more)
-        own = parts[first : first + even + (rank < more)]
+        even, remainder = divmod(len(parts), workers)  # the first workers share the remainder
+        first = rank * even + min(rank, remainder)
+        own = parts[first : first + even + (rank < remainder)]
         return own or (Part(step, 0, parts[0].samples, 0.0),)
 
     def part_seed(self, step: int, part: int, use: int = 0) -> int:
@@ -125,26 +127,26 @@ class Order:
         ``use`` is the purpose of the random numbers: 0 for the model, 1 for loading samples, 2 for
         the time between steps, 3 for the creation of the model.
         """
-        state = np.random.SeedSequence((self.seed, 1, step, part, use)).generate_state(1, np.uint64)
-        return int(state[0])
+        sequence = np.random.SeedSequence((self.seed, _PART_STREAM, step, part, use))
+        return int(sequence.generate_state(1, np.uint64)[0])
 
     def state(self) -> dict[str, Any]:
         """Return the fields of the order as plain values for a checkpoint."""
         return asdict(self)
 
-    def check(self, found: Mapping[str, Any]) -> None:
-        """Raise `TrainingError` if a checkpoint was made in another order."""
+    def check(self, saved: Mapping[str, Any]) -> None:
+        """Raise `TrainingError` if ``saved``, the `state` in a checkpoint, is of another order."""
         for name, value in self.state().items():
-            if found.get(name) != value:
+            if saved.get(name) != value:
                 raise TrainingError(
-                    f"{name}: the checkpoint has {found.get(name)}, the script {value}; restore "
+                    f"{name}: the checkpoint has {saved.get(name)}, the script {value}; restore "
                     f"{name}, or submit a new job"
                 )
 
 
 @lru_cache(maxsize=2)
 def _permutation(samples: int, seed: int, epoch: int) -> Samples:
-    generator = np.random.default_rng(np.random.SeedSequence((seed, 0, epoch)))
+    generator = np.random.default_rng(np.random.SeedSequence((seed, _ORDER_STREAM, epoch)))
     order = generator.permutation(samples)
     order.setflags(write=False)
     return order

@@ -14,13 +14,13 @@ from shadowprice.training.sampling import Order, Part
 
 
 class _Parts(Dataset[Any]):
-    """A data set whose items are parts, whose random numbers don't depend on the process."""
+    """A data set of parts; random numbers of a part don't depend on the loading process."""
 
     def __init__(self, data: Any, order: Order, collate: Callable[[Any], Any] | None) -> None:
         self._data, self._order, self._collate = data, order, collate
 
     def __getitem__(self, part: Part) -> Any:
-        seed_all(self._order.part_seed(part.step, part.number, 1))
+        seed_all(self._order.part_seed(part.step, part.number, 1))  # for loading samples
         if isinstance(self._data, TensorDataset) and self._collate is None:
             return self._data[torch.from_numpy(part.samples.copy())]
         numbers = part.samples.tolist()
@@ -43,7 +43,7 @@ def iter_parts(
 ) -> Iterator[Any]:
     """Return an iterator over the batches of a worker's parts, in the order of the steps.
 
-    ``collate`` makes a batch of samples, by default as torch does. ``options`` go to `DataLoader`.
+    ``collate`` makes a batch of samples; by default, torch's does. ``options`` go to `DataLoader`.
     Raises `TrainingError` if the data set's length is unknown, or differs from the order's.
     """
     try:
@@ -60,7 +60,7 @@ def iter_parts(
             _Parts(data, order, collate),
             batch_size=None,
             sampler=parts,
-            collate_fn=_as_it_is,
+            collate_fn=_identity,  # `_Parts` returns complete batches
             worker_init_fn=ignore_sigterm,
             **options,
         )
@@ -80,5 +80,5 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return batch
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch

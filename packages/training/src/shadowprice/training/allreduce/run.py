@@ -40,7 +40,7 @@ from shadowprice.training.generation import (
     leave_group,
     say,
     wait_for,
-    workers,
+    workers_text,
 )
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.reporting import ProgressReporter
@@ -85,9 +85,10 @@ class Run:
         self.generation, self.order, self.total = generation, order, total
         self.done = 0
         self.loss: float | None = None
-        self._loss_wanted = True
+        self._reads_next_loss = True  # from the GPU, because the next step may be reported
         self._group = group
-        self._agreement = torch.zeros(3, dtype=torch.float64)  # stop, loss, report
+        # Numbers that are summed over the workers: SIGTERM received, loss, report due.
+        self._agreement = torch.zeros(3, dtype=torch.float64)
         hold(self._agreement)
         self._save_every = save_every
         self._reporter = ProgressReporter(report_every)
@@ -122,7 +123,7 @@ class Run:
         model = model.to(self.device)
         devices = [self.device] if self.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, device_ids=devices, **options)
-        # `BufferSync` synchronises them. The constructor's argument differs between torch versions.
+        # `BufferSync` synchronises buffers. The constructor's argument differs between versions.
         wrapped.broadcast_buffers = False
         self._reductions.append(GradientSync(wrapped))
         return wrapped
@@ -144,12 +145,12 @@ class Run:
         restored = load_and_broadcast(self._group)
         if restored is not None:
             self._restore(restored)
-        # SIGTERM isn't handled earlier, because there was nothing to save.
+        # Before, SIGTERM may end the process, because there is nothing to save.
         self._stop = jobs.StopSignal()
         self._run_collective(lambda: dist.barrier(group=self._group), "the beginning")
         if self.leads:
             jobs.record_restored(self.done)
-            say(f"step {self.done} of {self.total}, {workers()}")
+            say(f"step {self.done} of {self.total}, {workers_text()}")
         self._saved_at, self._saved_step = time.monotonic(), self.done
         return restored is not None
 
@@ -187,8 +188,8 @@ class Run:
         """Yield the remaining steps.
 
         After each step, all workers agree on whether SIGTERM came. If it did, they save and exit.
-        The code after the loop runs once all steps are done. They are saved before, but a write
-        failure is only logged then. ``data`` is a map-style data set: ``__len__`` and
+        The code after the loop runs once all steps are done and saved, but a failure of this last
+        save is only logged. ``data`` is a map-style data set: ``__len__`` and
         ``__getitem__``. ``collate`` combines samples into a batch; by default torch's. ``options``
         go to `DataLoader`: ``num_workers``, ``prefetch_factor``, ``pin_memory``.
         """
@@ -239,9 +240,9 @@ class Run:
         flags[2] = float(self.leads and self._reporter.due)
         self._run_collective(lambda: self._all_reduce(flags), end)
         # Reading a number from a GPU blocks, so the loss is read only if it is reported. The first
-        # all-reduce comes before, because a GPU waits silently for a worker that doesn't come.
-        reads_loss = on_cpu or self._loss_wanted or self.done == self.total
-        stopping, self._loss_wanted = bool(flags[0]), bool(flags[2])
+        # all-reduce comes before, because a GPU would wait silently for a missing worker.
+        reads_loss = on_cpu or self._reads_next_loss or self.done == self.total
+        stopping, self._reads_next_loss = bool(flags[0]), bool(flags[2])
         if reads_loss and not on_cpu:
             flags[1] = step.loss_sum
             self._run_collective(lambda: self._all_reduce(flags[1:2]), end)
@@ -262,7 +263,7 @@ class Run:
         wait_for(dist.all_reduce(numbers, group=self._group, async_op=True))
 
     def _run_collective(self, action: Callable[[], Any], where: str) -> None:
-        """Run a collective operation. After SIGTERM, exit if another worker is gone."""
+        """Run a collective operation; if it fails after SIGTERM, exit without a checkpoint."""
         try:
             action()
         except (dist.DistError, RuntimeError) as error:
@@ -419,10 +420,10 @@ def join(
         say(f"{generation.world} workers for {order.parts} parts: raise parts, or lower workers")
     join_group(generation, backend=backend, timeout=timeout)
     group = None
-    if dist.get_backend() != "gloo":  # so that agreement between workers never waits for a GPU
+    if dist.get_backend() != "gloo":  # agreements between workers must not wait for a GPU
         group = dist.new_group(backend="gloo", timeout=timeout)
         hold(group)
-    seed_all(order.part_seed(0, 0, 3))
+    seed_all(order.part_seed(0, 0, 3))  # for the creation of the model
     return Run(
         generation, order, total, save_every=save_every, report_every=report_every, group=group
     )
@@ -433,7 +434,7 @@ def _unwrapped(model: Any) -> Any:
 
 
 def _gradients(registered: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the gradients that later steps add to, equal on all workers; empty if cleared."""
+    """Return gradients that later steps add to; empty if the script cleared them."""
     gradients = {
         name: {
             path: parameter.grad

@@ -41,9 +41,9 @@ class Step:
         self._order, self._share, self._batches = order, share, batches
         self._reductions, self._buffers = reductions, buffers
         self._workers, self._device = workers, device
-        self._part: Part | None = None
-        self._weighed = 0
-        self._done = 0
+        self._part: Part | None = None  # the current part
+        self._weighed = 0  # number of losses of the current part
+        self._done = 0  # number of finished parts
 
     @property
     def begun(self) -> bool:
@@ -67,7 +67,7 @@ class Step:
                         reduction.synchronised() if last else reduction.wrapped.no_sync()
                     )
                     if len(part.samples) == 1:
-                        stack.enter_context(_alone(reduction.wrapped, part))
+                        stack.enter_context(_refuse_single_values(reduction.wrapped, part))
                 yield batch
             self._check(part)
             self._buffers.add(part.weight)
@@ -85,8 +85,8 @@ class Step:
     def weigh(self, loss: Any) -> Any:
         """Return a loss, the mean over the samples of a part, scaled by the part's weight.
 
-        Weigh each of several losses and add them up: gradients are averaged over the workers in one
-        backward pass after a forward pass, and a second backward pass is refused.
+        If there are several losses, weigh each and add them up. Gradients are averaged only in the
+        first backward pass after a forward pass, and a second backward pass is refused.
         """
         if self._part is None:
             raise TrainingError(
@@ -112,8 +112,8 @@ class Step:
 
 
 @contextlib.contextmanager
-def _alone(model: Any, part: Part) -> Iterator[None]:
-    """Fail with the part's number if batch normalisation gets a single value per channel."""
+def _refuse_single_values(model: Any, part: Part) -> Iterator[None]:
+    """Raise `TrainingError` if batch normalisation gets a single value per channel."""
 
     def check(layer: Any, given: tuple[Any, ...]) -> None:
         if layer.training and given[0].numel() == given[0].size(1):

@@ -16,7 +16,7 @@ from shadowprice.training.model_buffers import buffer_change, changed_buffer, re
 
 
 class GradientSync:
-    """Synchronises a model's gradients once a step, and checks that none is missed.
+    """Synchronises a model's gradients once a step, and checks that all are averaged.
 
     `DistributedDataParallel` averages gradients only in the first backward pass after a forward
     pass through it. Gradients of a second backward pass stay local, and the workers' models drift

@@ -1,4 +1,4 @@
-"""Process side of a copy: it runs tasks, and claims a task before lasting side effects."""
+"""Worker process of a bag: it runs copies of tasks, which may claim their task."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+# Kinds of messages to the parent: (kind, time by `time.monotonic`, content).
 READY: Final = "ready"
 CLAIM: Final = "claim"
 DONE: Final = "done"
 FAILED: Final = "failed"
 
-_TRACE_LINES: Final = 12
+_TRACE_LINES: Final = 12  # maximum lines of a traceback in a reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +36,18 @@ class Attempt:
     task: int
     copy: int
     scratch: Path | None = None
-    _ask: Callable[[], int] | None = field(default=None, repr=False, compare=False)
+    _request_token: Callable[[], int] | None = field(default=None, repr=False, compare=False)
 
     @property
     def directory(self) -> Path:
         """Directory for files that are kept only if this copy wins.
 
-        When the function returns, one rename makes it ``task-...`` in the bag's directory. Outside
-        a bag it is the working directory. Raises RuntimeError if the bag has no directory.
+        When the function returns, the directory is renamed to ``task-...`` in the bag's directory.
+        Outside a bag it is the working directory. Raises RuntimeError if the bag has no directory.
         """
         if self.scratch is not None:
             return self.scratch
-        if self._ask is None:
+        if self._request_token is None:
             return Path.cwd()
         raise RuntimeError("this bag has no directory; run(..., directory=...) gives it one")
 
@@ -61,7 +62,7 @@ class Attempt:
         bag has a directory. A store that keeps the largest token and refuses smaller ones is
         therefore safe from messages of dead copies (a fencing token).
         """
-        return self._ask() if self._ask is not None else 0
+        return self._request_token() if self._request_token is not None else 0
 
 
 _current = Attempt(-1, 0)
@@ -96,7 +97,7 @@ def worker_main(
         return
     connection.send((READY, time.monotonic(), None))
 
-    def ask() -> int:
+    def request_token() -> int:
         connection.send((CLAIM, time.monotonic(), None))
         return int(connection.recv())
 
@@ -107,8 +108,9 @@ def worker_main(
             return
         if request is None:
             return
+        # The payload is unpickled below, where its errors count as failures of the task.
         task, copy, scratch, payload = request
-        _current = Attempt(task, copy, None if scratch is None else Path(scratch), ask)
+        _current = Attempt(task, copy, None if scratch is None else Path(scratch), request_token)
         try:
             content = pickle.dumps(run(pickle.loads(payload)), protocol=pickle.HIGHEST_PROTOCOL)
         except Exception:

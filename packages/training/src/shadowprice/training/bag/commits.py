@@ -30,7 +30,8 @@ _FORMAT: Final = "shadowprice-bag"
 _IDENTITY: Final = "bag.json"
 _LOCK: Final = ".lock"
 
-_SET_OPCODES: Final = (b"\x8f", b"\x91")  # EMPTY_SET and FROZENSET of pickles
+_SET_OPCODES: Final = (b"\x8f", b"\x91")
+"""EMPTY_SET and FROZENSET in pickles: the order of a set's elements depends on the hash seed."""
 
 
 class ResultStore:
@@ -55,9 +56,9 @@ class ResultStore:
             "content": content.hexdigest(),
         }
         self._path.mkdir(parents=True, exist_ok=True)
-        if not (self._path / _LOCK).exists():
+        if not (self._path / _LOCK).exists():  # don't put a lock file into a foreign directory
             self._check_content()
-        # NFS locks only files that are open for writing, and so no directory.
+        # Not the directory itself, because NFS locks only files that are open for writing.
         self._lock = os.open(self._path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,7 +76,7 @@ class ResultStore:
             raise
 
     def _check_content(self) -> None:
-        """Refuse a directory with files but no bag."""
+        """Raise `TrainingError` for a directory with files but no bag."""
         names = {path.name for path in self._path.iterdir()}
         if _IDENTITY not in names and names - {_LOCK}:
             raise TrainingError(
@@ -115,7 +116,7 @@ class ResultStore:
         for folder in sorted(self._path.glob("task-*")):
             file = folder / RESULT
             try:
-                results[int(folder.name[5:])] = pickle.loads(file.read_bytes())
+                results[int(folder.name.removeprefix("task-"))] = pickle.loads(file.read_bytes())
             except FileNotFoundError:  # the user removed it to run the task again
                 continue
             except Exception as error:  # damaged, or of a missing class: it may raise anything

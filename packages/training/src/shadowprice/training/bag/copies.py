@@ -19,27 +19,27 @@ class Savings(Protocol):
     """Rule by which idle processes start further copies of running tasks."""
 
     check_period: float
-    """Seconds between checks while no task ends."""
+    """Seconds between two calls of `best` while no task ends."""
 
     def best(
-        self, now: float, running: Sequence[int], begun: Sequence[Sequence[float]]
+        self, now: float, running: Sequence[int], start_times: Sequence[Sequence[float]]
     ) -> int | None:
         """Return the position of the task whose next copy saves most; None if none saves anything.
 
-        ``begun`` has the start times of the present copies of each of the ``running`` tasks.
+        ``start_times`` are those of the present copies of each of the ``running`` tasks.
         """
 
 
 class Plan(Protocol):
-    """Copies of every task, and what they promise."""
+    """Number of copies of every task, and the result that is expected from them."""
 
     @property
     def copies(self) -> tuple[int, ...]:
-        """Copies with which each task starts."""
+        """Number of copies with which each task starts."""
 
     @property
     def deadline(self) -> float | None:
-        """Seconds until every task is to be done."""
+        """Seconds within which every task should be done; None without a deadline."""
 
     @property
     def miss_probability(self) -> float | None:
@@ -61,12 +61,12 @@ class CopyStrategy(Protocol):
     def plan(
         self, tasks: int, remaining: Sequence[int], processes: int, deadline: float | None
     ) -> Plan:
-        """Return the copies of the tasks ``remaining``, up to ``processes`` at once."""
+        """Return a plan for the tasks ``remaining``; at most ``processes`` copies run at once."""
 
 
 @dataclass(frozen=True)
 class StatedPlan:
-    """Copies as the caller stated them; they promise nothing."""
+    """Copies as the caller stated them, without any expectation."""
 
     copies: tuple[int, ...]
     deadline: float | None = None
@@ -77,7 +77,7 @@ class StatedPlan:
 
 @dataclass(frozen=True)
 class StatedCopies:
-    """Copies as the caller states them: a number for all tasks, or one for each task."""
+    """Copies as the caller states them: one number for all tasks, or a number for each task."""
 
     copies: int | Sequence[int]
 

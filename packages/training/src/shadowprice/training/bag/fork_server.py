@@ -1,7 +1,7 @@
 """Preloading of the fork server, so that each forked process starts at once.
 
-CPython before 3.14 doesn't preload the main program's own module. Functions of scripts are defined
-there, and it may be slow to import.
+The fork server imports this module, and with it the main program. CPython before 3.14 doesn't
+preload the main program, although scripts define their functions there and may import slowly.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from multiprocessing import forkserver, set_forkserver_preload, spawn
 from typing import Any, Final
 
-_VARIABLE: Final = "SHADOWPRICE_BAG_PROGRAM"
+_VARIABLE: Final = "SHADOWPRICE_BAG_PROGRAM"  # passes the main program to the fork server
 _PARTS: Final = ("sys_path", "init_main_from_name", "init_main_from_path")
 
 

@@ -39,7 +39,7 @@ class CopyEnding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One copy that ran; ``started`` is in seconds since the bag's beginning."""
+    """A copy that ended; ``started`` is in seconds since the bag's beginning."""
 
     task: int
     copy: int
@@ -54,10 +54,10 @@ class Progress:
     """Progress of a bag."""
 
     tasks: int
-    done: int  # in earlier runs too
+    done: int  # finished tasks, also of earlier runs
     failed: int  # abandoned tasks
     waiting: int  # tasks not yet started
-    copies: int  # that run now
+    copies: int  # running copies
     failures: int  # copies that failed so far
     seconds: float  # since the bag's beginning
 
@@ -69,7 +69,7 @@ class BagResult:
     values: Mapping[int, Any]  # results of the finished tasks
     failed: Mapping[int, TaskFailedError]  # abandoned tasks
     tasks: int  # number of all tasks
-    ends: Mapping[int, float]  # of each task, without tasks of earlier runs
+    ends: Mapping[int, float]  # end of each finished task, except those of earlier runs
     seconds: float  # end of the last task
     plan: Plan
     tries: tuple[Try, ...]  # every copy that ran, in the order of their ends

@@ -36,7 +36,7 @@ class PoolWorker:
     def __init__(self, function: bytes) -> None:
         context = multiprocessing.get_context("forkserver")
         self.connection, child_connection = context.Pipe()
-        # This pipe carries no data: the child reads end of file when this process ends.
+        # This pipe carries no data: when this process ends, the child reads end of file and exits.
         child_lifeline, self._lifeline = context.Pipe(duplex=False)
         self.ready = False
         self.process: ForkServerProcess = context.Process(
@@ -146,7 +146,7 @@ class _Copy:
     started: float
     scratch: Path | None
     is_planned: bool  # a copy of the plan or a retry, and not added by idle processes
-    has_token: bool = False  # then no other copy of its task runs or starts
+    has_token: bool = False  # it claimed its task, so no other copy of the task runs or starts
 
 
 @dataclass(eq=False)
@@ -178,14 +178,14 @@ class BagRun:
 
     def finish(self) -> BagResult:
         """Run until every task is done or abandoned; no copy runs afterwards."""
-        # All first copies come before second ones, so that few processes run every task once.
+        # All first copies come before second copies: few processes first run every task once.
         for number in range(max(self.plan.copies, default=0)):
             planned = zip(self.remaining, self.plan.copies, strict=True)
             for task, count in planned:
                 if number < count:
                     self._waiting.append(task)
         self.pool.prepare(min(len(self._waiting), self.pool.processes))
-        self._start_time = time.monotonic()
+        self._start_time = time.monotonic()  # the deadline counts from here
         try:
             while self._waiting or self._running:
                 self._start_copies()
@@ -214,7 +214,7 @@ class BagRun:
             self._start(task, is_planned=is_planned)
 
     def _next_waiting(self) -> int | None:
-        """Return the task of the next waiting copy, None if no copy can start now."""
+        """Take the next copy that can start from the queue; return its task, or None."""
         for _ in range(len(self._waiting)):
             task = self._waiting.popleft()
             if task in self.values or task in self._failed:
@@ -225,20 +225,20 @@ class BagRun:
         return None
 
     def _next_late(self) -> int | None:
-        """Return the late task of which another copy saves most, None if none saves any."""
+        """Return the late task whose next copy saves most time, None if no copy saves any."""
         if self._savings is None:
             return None
-        open_tasks = sorted(
+        positions = sorted(  # of running tasks without a winner, in ``remaining``
             self._positions[task]
             for task, copies in self._running.items()
             if not any(copy.has_token for copy in copies)
         )
         start_times = [
             [copy.started for copy in self._running[self.remaining[position]]]
-            for position in open_tasks
+            for position in positions
         ]
-        index = self._savings.best(time.monotonic(), open_tasks, start_times)
-        return None if index is None else self.remaining[index]
+        position = self._savings.best(time.monotonic(), positions, start_times)
+        return None if position is None else self.remaining[position]
 
     def _start(self, task: int, *, is_planned: bool) -> None:
         number = self._started_copies[task]
@@ -252,7 +252,7 @@ class BagRun:
                 worker.kill()  # it died while idle, so no task has failed
             else:
                 break
-        self._unstarted -= not number
+        self._unstarted -= number == 0  # the task's first copy
         self._started_copies[task] += 1
         self._running_count += 1
         copy = _Copy(task, number, worker, started, scratch, is_planned)
@@ -265,7 +265,7 @@ class BagRun:
         for copies in self._running.values():
             for copy in copies:
                 copy_by_handle[copy.worker.connection] = copy
-                # A child process that it forked may hold the pipe open after it died.
+                # The sentinel, too: children of a dead process may hold its pipe open.
                 copy_by_handle[copy.worker.process.sentinel] = copy
         if not copy_by_handle:
             return
@@ -275,7 +275,7 @@ class BagRun:
             if copy not in self._running.get(copy.task, ()):
                 continue  # ended by an earlier response of this round
             try:
-                if not copy.worker.connection.poll():
+                if not copy.worker.connection.poll():  # its process died without a response
                     raise EOFError
                 kind, timestamp, content = copy.worker.connection.recv()
             except (EOFError, OSError):
@@ -284,7 +284,7 @@ class BagRun:
             if kind == CLAIM:
                 self._cancel_others(copy)
                 token = next(_tokens) if self.store is None else self.store.grant()
-                with contextlib.suppress(OSError):  # it died: its pipe reports it later
+                with contextlib.suppress(OSError):  # its process died, as the next round will see
                     copy.worker.connection.send(token)
             elif kind == DONE:
                 self._cancel_others(copy)
@@ -331,7 +331,7 @@ class BagRun:
         self._failures[task] += 1
         if self._failures[task] <= self.retries:
             self._waiting.append(task)
-        elif task not in self._running and task not in self._waiting:
+        elif task not in self._running and task not in self._waiting:  # else another copy may win
             error = TaskFailedError(task, self._failures[task], reason)
             if not self.keep_going:
                 raise error

@@ -21,11 +21,11 @@ MAX_RETRIES: Final = 10**9  # maximum number of retries of a task
 
 
 class Workers:
-    """A pool of processes for the tasks of a function; bags run on it one after the other.
+    """A pool of processes for one function; bags of its tasks run on it one after the other.
 
-    The processes come from a fork server that starts before any thread. So the function, its tasks
-    and its results must be picklable: use a module's function, not a lambda. A script must guard
-    its own code with ``if __name__ == "__main__":``. ``processes`` is the maximum at once. Raises
+    The processes come from a fork server, which has no threads. So the function, its tasks and its
+    results must be picklable: use a module's function, not a lambda. A script must guard its own
+    code with ``if __name__ == "__main__":``. ``processes`` is the maximum number at once. Raises
     `TrainingError` if it is out of range or the function can't be pickled.
     """
 
@@ -61,12 +61,12 @@ class Workers:
         No copy outlives the call, even after an exception or Ctrl-C. Results committed to the
         directory remain, and the next run in the directory resumes from them.
 
-        ``copies`` is the number of copies of each task at its start, or a planner that chooses it.
-        ``deadline`` is in seconds from the moment when all processes are ready. A copy fails if it
-        raises or its process dies. A task fails after more than ``retries`` failures, but not while
-        another copy of it runs or waits. With ``keep_going``, the other tasks continue then; see
-        `BagResult.failed`. ``directory`` is for results and files of finished tasks. ``progress``
-        is called at every start and end of a copy.
+        ``copies`` is the number of copies with which each task starts, or a planner that chooses
+        it. ``deadline`` is in seconds from the moment when all processes are ready. A copy fails if
+        it raises or its process dies. A task fails after more than ``retries`` failures, but not
+        while another copy of it runs or waits. With ``keep_going``, the other tasks then continue;
+        see `BagResult.failed`. ``directory`` is for results and files of finished tasks.
+        ``progress`` is called when copies start or end.
 
         Raises `TrainingError` if an argument is invalid or the directory contains another bag, and
         `TaskFailedError` if a task failed, unless ``keep_going``. A planner may raise errors of its
@@ -96,7 +96,7 @@ class Workers:
 
 
 def _is_in_checkpoint_dir(directory: Path) -> bool:
-    """Return whether the next generation of this process's job finds a directory."""
+    """Return whether a directory is in the job's checkpoint directory, which generations share."""
     return directory.resolve().is_relative_to(jobs.current().checkpoint_dir.resolve())
 
 

@@ -20,14 +20,14 @@ import torch.distributed as dist
 from shadowprice import jobs
 from shadowprice.jobs.files import replace_file
 from shadowprice.training.errors import TrainingError
-from shadowprice.training.generation import hold, say, wait_for, workers
+from shadowprice.training.generation import hold, say, wait_for, workers_text
 from shadowprice.training.reporting import ProgressReporter
 
 SAVE_EVERY: Final = 600.0  # seconds between two checkpoints of a job that isn't interrupted
 
-_MIN_AGE_SECONDS: Final = 2.0  # of cached files: later changes have other timestamps
-_complete: Final[dict[Path, object]] = {}  # fingerprints, so that each is read once
-_sealed_here: Final[set[Path]] = set()  # by this process, and not read again
+_MIN_AGE_SECONDS: Final = 2.0  # of a file whose fingerprint is cached: no change keeps its times
+_complete: Final[dict[Path, object]] = {}  # fingerprint of each complete checkpoint, read once
+_sealed_here: Final[set[Path]] = set()  # checkpoints that this process sealed, and needn't read
 
 
 class TrainingMonitor:
@@ -38,7 +38,7 @@ class TrainingMonitor:
         self._reporter = ProgressReporter(report_every)
         self._stop: jobs.StopSignal | None = None
         self._group: Any = None
-        self._flags = torch.zeros(2)
+        self._flags = torch.zeros(2)  # on which workers agree: SIGTERM received, save due
         self._saved = time.monotonic()
         self.done = 0
         self.sigterm_received = False
@@ -49,7 +49,7 @@ class TrainingMonitor:
         return not dist.is_initialized() or dist.get_rank() == 0
 
     def begin(self, done: int) -> None:
-        """Begin to follow at a step, once everything is restored."""
+        """Begin to follow at a step, after the restore; all workers must call it."""
         self.done = done
         if dist.is_initialized():
             if dist.get_backend() != "gloo":
@@ -62,7 +62,7 @@ class TrainingMonitor:
             dist.barrier(group=self._group)
         if self.leads:
             jobs.record_restored(done)
-            say(f"step {done}, {workers()}")
+            say(f"step {done}, {workers_text()}")
         self._saved = time.monotonic()
 
     def step(self, done: int, metrics: Mapping[str, float]) -> bool:
@@ -93,7 +93,7 @@ class TrainingMonitor:
         jobs.leave()
 
     def end(self, metrics: Mapping[str, float]) -> None:
-        """Report the end of a training that ran to its end."""
+        """Send the last report of a completed training."""
         if self.leads and self.done:
             self._report(metrics)
             self._reporter.flush()
@@ -106,14 +106,17 @@ class TrainingMonitor:
 def set_torchrun_variables() -> tuple[int, int]:
     """Set the variables of torchrun that libraries read; return rank and number of workers."""
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
-    if world != "1":
+    if world != "1":  # a single process needs no process group
         os.environ.setdefault("LOCAL_RANK", "0")
         os.environ.setdefault("NODE_RANK", rank)
     return int(rank), int(world)
 
 
 def split_batch(batch: int, largest: int, workers: int) -> tuple[int, int]:
-    """Return the samples that a worker computes at a time, up to ``largest``, and times a step."""
+    """Return how many samples a worker computes at a time, and how many times per step.
+
+    ``largest`` is the maximum number at a time.
+    """
     if batch < 1 or largest < 1:
         raise TrainingError(f"batch, largest: expected 1 or more, got {batch} and {largest}")
     own, remainder = divmod(batch, workers)
@@ -127,7 +130,7 @@ def split_batch(batch: int, largest: int, workers: int) -> tuple[int, int]:
 
 
 def seal(path: Path) -> None:
-    """Mark a checkpoint, a file or a folder of files, as complete once it is on disk."""
+    """Flush a checkpoint (a file, or a folder of files) to the disk, and mark it as complete."""
     replace_file(_seal_of(path), json.dumps(_digests(path, sync=True)).encode(), durable=True)
     _sealed_here.add(path)
 
@@ -147,9 +150,9 @@ def _is_complete(path: Path) -> bool:
     return True
 
 
-def numbered(folder: Path, before: str, after: str = "") -> Iterator[tuple[int, Path]]:
-    """Yield number and path of each name ``before<number>after``, greatest number first."""
-    pattern = re.compile(re.escape(before) + r"(\d{1,15})" + re.escape(after))
+def numbered(folder: Path, prefix: str, suffix: str = "") -> Iterator[tuple[int, Path]]:
+    """Yield number and path of each name ``prefix<number>suffix``, greatest number first."""
+    pattern = re.compile(re.escape(prefix) + r"(\d{1,15})" + re.escape(suffix))
     matches = []
     with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
@@ -159,9 +162,9 @@ def numbered(folder: Path, before: str, after: str = "") -> Iterator[tuple[int, 
     yield from sorted(matches, reverse=True)
 
 
-def latest_complete(folder: Path, before: str, after: str = "") -> tuple[int, Path] | None:
+def latest_complete(folder: Path, prefix: str, suffix: str = "") -> tuple[int, Path] | None:
     """Return number and path of the newest complete checkpoint, None without any."""
-    for number, path in numbered(folder, before, after):
+    for number, path in numbered(folder, prefix, suffix):
         with contextlib.suppress(OSError):
             if _is_complete(path):
                 return number, path
@@ -169,24 +172,22 @@ def latest_complete(folder: Path, before: str, after: str = "") -> tuple[int, Pa
     return None
 
 
-def prune(folder: Path, saved: int, kept: int, before: str, after: str = "") -> None:
-    """Remove old checkpoints: of ``saved``, just sealed, and those before, ``kept`` remain.
+def prune(folder: Path, saved: int, kept: int, prefix: str, suffix: str = "") -> None:
+    """Remove all but the newest ``kept`` complete checkpoints with numbers up to ``saved``.
 
-    Incomplete ones don't count, and greater numbers, passed over by this run, are removed.
+    Greater numbers are removed because the training didn't continue from them.
     """
     complete = 0
-    for number, path in list(numbered(folder, before, after)):
-        counts = (
-            number <= saved and complete < kept and (path in _sealed_here or _is_complete(path))
-        )
-        complete += counts
-        if not counts:
+    for number, path in list(numbered(folder, prefix, suffix)):
+        stays = number <= saved and complete < kept and (path in _sealed_here or _is_complete(path))
+        complete += stays
+        if not stays:
             remove_checkpoint(path)
 
 
-def remove_incomplete(folder: Path, restored: int, before: str, after: str = "") -> None:
-    """Remove incomplete checkpoints above the restored one, as a library would count them."""
-    for number, path in list(numbered(folder, before, after)):
+def remove_incomplete(folder: Path, restored: int, prefix: str, suffix: str = "") -> None:
+    """Remove incomplete checkpoints above the restored one, because libraries count them."""
+    for number, path in list(numbered(folder, prefix, suffix)):
         if number > restored and not _is_complete(path):
             remove_checkpoint(path)
 
@@ -218,7 +219,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _fingerprint(path: Path) -> tuple[object, float]:
-    """Return what changes with the files of a checkpoint or its seal, and the last change."""
+    """Return a value that changes with the files of a checkpoint, and the last modification."""
     stats = [(file, file.stat()) for file in [_seal_of(path), *_files(path)]]
     fingerprint = [(file, stat.st_ino, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
     return fingerprint, max(stat.st_mtime for _, stat in stats)

@@ -39,11 +39,11 @@ def arguments(batch: int, largest: int) -> dict[str, Any]:
 
     The mini-batch is the same for every number of workers, and so is the order of the data, which
     transformers draws from ``seed``. The size of the data set has to be a multiple of the
-    mini-batch, and `Elastic` checks this. transformers treats remaining samples differently for
-    each number of workers.
+    mini-batch, because transformers treats remaining samples differently for each number of
+    workers. `Elastic` checks this.
 
-    ``batch`` is over all workers; every number of workers has to divide it, or `TrainingError` is
-    raised. A worker computes at most ``largest`` samples at a time.
+    ``batch`` is over all workers. `TrainingError` is raised if the number of workers doesn't divide
+    it. A worker computes at most ``largest`` samples at a time.
     """
     _, workers = set_torchrun_variables()
     size, times = split_batch(batch, largest, workers)
@@ -69,11 +69,11 @@ class Elastic(TrainerCallback):
     """
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
-        self._following = TrainingMonitor(save_every, report_every)
+        self._monitor = TrainingMonitor(save_every, report_every)
         self._metrics: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Begin to follow the training, if the mini-batch divides the data set."""
+        """Begin to follow the training; raise `TrainingError` if the data don't fit `arguments`."""
         del control
         own = args.per_device_train_batch_size * args.gradient_accumulation_steps
         data, batch = more["train_dataloader"].dataset, own * args.world_size
@@ -87,9 +87,9 @@ class Elastic(TrainerCallback):
                 f"the data set has {samples} samples; expected a multiple of the mini-batch of "
                 f"{batch}; remove {samples % batch} of them"
             )
-        if self._following.leads:
+        if self._monitor.leads:
             remove_incomplete(Path(args.output_dir), state.global_step, "checkpoint-")
-        self._following.begin(state.global_step)
+        self._monitor.begin(state.global_step)
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
@@ -102,7 +102,7 @@ class Elastic(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Agree on whether to continue. After SIGTERM, save and skip the evaluation."""
         del args
-        if self._following.step(state.global_step, self._metrics):
+        if self._monitor.step(state.global_step, self._metrics):
             control.should_save = True
         if self._is_stopping(state):
             control.should_training_stop = True
@@ -115,21 +115,21 @@ class Elastic(TrainerCallback):
         del control
         if dist.is_initialized():
             dist.barrier()
-        if self._following.leads:
+        if self._monitor.leads:
             folder = Path(args.output_dir)
             seal(folder / f"checkpoint-{state.global_step}")
-            kept = {path.name for _number, path in numbered(folder, "checkpoint-")}
+            present = {path.name for _number, path in numbered(folder, "checkpoint-")}
             for _number, seal_file in numbered(folder, "checkpoint-", ".seal"):
                 # The Trainer may have removed the checkpoint.
-                if seal_file.name.removesuffix(".seal") not in kept:
+                if seal_file.name.removesuffix(".seal") not in present:
                     unseal(seal_file.with_suffix(""))
-        self._following.saved()
+        self._monitor.saved()
         if self._is_stopping(state):
-            self._following.leave()
+            self._monitor.leave()
 
     def _is_stopping(self, state: Any) -> bool:
         """Return whether SIGTERM came before the last step."""
-        return self._following.sigterm_received and state.global_step < state.max_steps
+        return self._monitor.sigterm_received and state.global_step < state.max_steps
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Report the end, or exit if the Trainer stopped without saving."""
@@ -138,4 +138,4 @@ class Elastic(TrainerCallback):
             say(f"stopping: nothing was saved after step {state.global_step}")
             jobs.leave()
         say(f"all {state.global_step} steps are done")
-        self._following.end(self._metrics)
+        self._monitor.end(self._metrics)

@@ -63,7 +63,10 @@ def _find_checkpoint(folder: str | Path | None) -> tuple[int, Path] | None:
 
 
 class _Steps(Sampler[list[int]]):
-    """The samples of a worker, step by step, from the newest checkpoint; each pass is an epoch."""
+    """A sampler of a worker's batches. Each pass is an epoch, the first one its rest.
+
+    ``first`` is the first step, and ``size`` the worker's samples per step.
+    """
 
     def __init__(self, order: Order, first: int, rank: int, size: int) -> None:
         self._order, self._first, self._rank, self._size = order, first, rank, size
@@ -96,11 +99,11 @@ def loader(data: Any, order: Order, folder: str | Path | None = None, **options:
 
 
 class Elastic(pl.Callback):
-    """Reports and saves every so many seconds, and saves and exits on SIGTERM."""
+    """Reports and saves at intervals in seconds, and saves and exits on SIGTERM."""
 
     def __init__(self, *, save_every: float = SAVE_EVERY, report_every: float = 2.0) -> None:
-        self._following = TrainingMonitor(save_every, report_every)
-        self._batches = 0  # done; `global_step` counts every optimizer's steps
+        self._monitor = TrainingMonitor(save_every, report_every)
+        self._batches = 0  # finished batches: `global_step` counts the steps of every optimizer
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the callback for a checkpoint."""
@@ -111,7 +114,7 @@ class Elastic(pl.Callback):
         self._batches = state_dict["batches"]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to follow the training. Until here Lightning handles SIGTERM.
+        """Begin to follow the training. Before, Lightning handles SIGTERM.
 
         Raises `TrainingError` if ``accumulate_grad_batches`` isn't 1 or ``limit_train_batches``
         shortens an epoch, because `loader` could not resume it.
@@ -121,29 +124,28 @@ class Elastic(pl.Callback):
             message = "accumulate_grad_batches must be 1, because every batch is a step"
             raise TrainingError(message)
         steps = getattr(trainer.train_dataloader, "batch_sampler", None)
-        cut = isinstance(steps, _Steps) and trainer.num_training_batches < len(steps)
-        if cut and not trainer.fast_dev_run:
+        is_shortened = isinstance(steps, _Steps) and trainer.num_training_batches < len(steps)
+        if is_shortened and not trainer.fast_dev_run:
             raise TrainingError(
                 "limit_train_batches must be 1.0, because loader yields whole epochs"
             )
-        # Older checkpoints have no batch count; with one optimizer `global_step` equals it.
+        # A checkpoint of other code has no batch count; with one optimizer `global_step` equals it.
         self._batches = self._batches or trainer.global_step
         # In a resumed epoch Lightning would skip the update of ReduceLROnPlateau, although the
         # validation at the epoch's end is complete.
         trainer.fit_loop._restarting = False
-        self._following.begin(self._batches)
+        self._monitor.begin(self._batches)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Agree on whether to continue; save and exit if necessary."""
         del pl_module, outputs, batch, batch_idx
-        following = self._following
         self._batches += 1
-        if following.step(self._batches, _metrics(trainer)):
+        if self._monitor.step(self._batches, _metrics(trainer)):
             self._save(trainer)
-        if following.sigterm_received:
-            following.leave()
+        if self._monitor.sigterm_received:
+            self._monitor.leave()
 
     def _save(self, trainer: Any) -> None:
         folder = jobs.current().checkpoint_dir
@@ -152,12 +154,12 @@ class Elastic(pl.Callback):
         if trainer.is_global_zero:
             seal(path)
             prune(folder, self._batches, _KEPT, _PREFIX, _SUFFIX)
-        self._following.saved()
+        self._monitor.saved()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Report the end of the training."""
         del pl_module
-        self._following.end(_metrics(trainer))
+        self._monitor.end(_metrics(trainer))
 
 
 def _metrics(trainer: Any) -> dict[str, float]:
