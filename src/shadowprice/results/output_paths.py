@@ -20,7 +20,7 @@ from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 WRITTEN_BY: Final = "shadowprice"
 """Marker of files written by this package, if their format has a field for it."""
 
-_HEAD: Final = 4096
+_HEAD_BYTES: Final = 4096  # bytes of a file that show who wrote it
 
 
 def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
@@ -29,7 +29,7 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
     ``ours`` returns whether the first 4 KiB of an existing file show that it is an earlier result.
     Links, devices, directories and foreign files are refused.
     """
-    new = "choose a new name, or remove it first"
+    hint = "choose a new name, or remove it first"
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -38,13 +38,13 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
         raise InputError(Fault(str(path), f"cannot be written: {error.strerror}")) from error
     if mode is not None:
         if stat.S_ISLNK(mode):
-            raise InputError(Fault(str(path), "is a link", new))
+            raise InputError(Fault(str(path), "is a link", hint))
         if stat.S_ISDIR(mode):
-            raise InputError(Fault(str(path), "is a directory, not a file", new))
+            raise InputError(Fault(str(path), "is a directory, not a file", hint))
         if not stat.S_ISREG(mode):
-            raise InputError(Fault(str(path), "is not a regular file", new))
+            raise InputError(Fault(str(path), "is not a regular file", hint))
         if not ours(_read_head(path)):
-            raise InputError(Fault(str(path), "is a file that was not written by this", new))
+            raise InputError(Fault(str(path), "is a file that was not written by this", hint))
     folder = path.parent
     if not folder.is_dir():
         message = f"the folder {folder} does not exist"
@@ -105,7 +105,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        # Only their owner may read the files, and directories, that tempfile creates.
+        # tempfile creates files that only their owner may read.
         temporary.chmod(0o666 & ~umask())
         temporary.replace(path)
     finally:
@@ -141,7 +141,9 @@ GENERATOR: Final = f'<meta name="generator" content="{WRITTEN_BY}">'
 
 def add_generator_tag(text: str) -> str:
     """Return a page with the marker in its head."""
-    return text if GENERATOR in text[:_HEAD] else text.replace("<head>", f"<head>{GENERATOR}", 1)
+    if GENERATOR in text[:_HEAD_BYTES]:
+        return text
+    return text.replace("<head>", f"<head>{GENERATOR}", 1)
 
 
 def is_marked_yaml(head: str) -> bool:
@@ -175,7 +177,7 @@ def umask() -> int:
 def _read_head(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(_HEAD).decode("utf-8", "replace")
+            return file.read(_HEAD_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -246,6 +248,7 @@ class AtomicDirectory:
         if not self.out.exists():
             self.path.rename(self.out)
             return
+        # A directory can't be renamed to one that has files, so move the old one away first.
         old = self.path.with_suffix(".replaced")
         self.out.rename(old)
         try:

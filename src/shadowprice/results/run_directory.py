@@ -28,7 +28,7 @@ FILES: Final = frozenset(
 FORMAT: Final = 1
 """Version of the run directory's format."""
 
-_MAX_FOLDER_CHARS: Final = 60  # 240 bytes at most; file systems allow 255 with the digest
+_MAX_FOLDER_CHARS: Final = 60  # at most 240 bytes, 249 with the digest; file systems allow 255
 
 _ESCAPES: Final = "backslashreplace"
 """Error handler that writes undecodable bytes of a path as JSON escapes."""
@@ -98,8 +98,8 @@ class RunData:
 def folder_name(policy: str) -> str:
     """Return the directory name of a policy's run.
 
-    Names of variants contain spaces, and paths such as that of ``prices=fixed:FILE``. A digest
-    keeps apart names whose slashes were replaced or whose end was cut off.
+    ``policy`` is a label, which may contain spaces, and paths as in ``prices=fixed:FILE``. A digest
+    distinguishes names whose slashes were replaced or whose end was cut off.
     """
     name = "-".join(policy.split())
     portable = name.replace("/", "_")[:_MAX_FOLDER_CHARS]
@@ -279,7 +279,7 @@ def _record_digest(record: Fields) -> str:
 
 
 def read_lines(path: Path, containing: str = "") -> Iterator[Fields]:
-    """Yield the records of a JSON Lines file; skip lines without ``containing`` unparsed."""
+    """Yield the records of a JSON Lines file, without parsing lines that lack ``containing``."""
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):

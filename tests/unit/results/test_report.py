@@ -490,6 +490,6 @@ def test_a_long_idle_stretch_changes_no_chart(monkeypatch: pytest.MonkeyPatch) -
         assert result[-1] > 0
     moves = pl.DataFrame({"slot": [0, 401], "paid": [2.0, 3.0]})
     rows = sparse.slots["slot"].to_numpy()
-    spread = sections._spread(moves, "paid", rows)
+    spread = sections._by_slot_row(moves, "paid", rows)
     assert spread[rows == 0].tolist() == [2.0]
     assert spread[rows == 401].tolist() == [3.0]
