@@ -44,7 +44,7 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
         if not stat.S_ISREG(mode):
             raise InputError(Fault(str(path), "is not a regular file", hint))
         if not ours(_read_head(path)):
-            raise InputError(Fault(str(path), "is a file that was not written by this", hint))
+            raise InputError(Fault(str(path), "is a file that this command did not write", hint))
     folder = path.parent
     if not folder.is_dir():
         message = f"the folder {folder} does not exist"
@@ -53,7 +53,7 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        message = f"the folder {folder} cannot be written to: {error.strerror}"
+        message = f"the folder {folder} is not writable: {error.strerror}"
         raise InputError(Fault(str(path), message)) from error
 
 
@@ -68,7 +68,7 @@ def created_directory(folder: Path) -> Iterator[None]:
         create_directories(folder, made)
     except OSError as error:
         remove_created_directories(made)
-        message = f"cannot be made a directory: {error.strerror}"
+        message = f"cannot be created as a directory: {error.strerror}"
         raise InputError(Fault(str(folder), message)) from error
     try:
         yield
@@ -273,7 +273,7 @@ class AtomicDirectory:
         if out.is_mount():
             raise InputError(Fault(str(self._given_path), "is a mount point", _INSIDE))
         if any(out.iterdir()) and not self._is_replaceable(out):
-            message = "holds files that no earlier run of this kind wrote"
+            message = "contains files that no earlier run of this kind wrote"
             raise InputError(Fault(str(self._given_path), message, _NEW))
 
     def _unused_sibling(self) -> Path:

@@ -246,7 +246,7 @@ def _verify(folder: Path, info: Fields) -> None:
     record = {key: value for key, value in info.items() if key != "digest"}
     files = info.get("files")
     if info.get("digest") != _record_digest(record) or not isinstance(files, dict):
-        message = "is damaged: it is not as it was written"
+        message = "is damaged: its content has changed"
         raise InputError(Fault(str(folder / RUN), message, _RERUN_HINT))
     # Files with a known name that were added after the run was written.
     added = sorted(
@@ -264,7 +264,7 @@ def _verify(folder: Path, info: Fields) -> None:
             message = f"cannot be read: {error.strerror}"
             raise InputError(Fault(str(path), message)) from error
         if actual != digest:
-            message = "is damaged: it is not as it was written"
+            message = "is damaged: its content has changed"
             raise InputError(Fault(str(path), message, _RERUN_HINT))
 
 

@@ -198,8 +198,8 @@ def _waiting_reason(decision: Fields | None, slot: int) -> str:
         return "no decision yet"
     if decision["outcome"] == "admitted" and "plan" in decision:
         following = next((row[0] for row in decision["plan"] if row[0] > slot), None)
-        return "its plan is over" if following is None else f"planned for slot {following}"
-    return str(decision["reason"] or "queued, waiting for room")
+        return "its plan has ended" if following is None else f"planned for slot {following}"
+    return str(decision["reason"] or "queued, waiting for free capacity")
 
 
 # ---------------------------------------------------------------- servers

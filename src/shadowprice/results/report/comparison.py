@@ -55,7 +55,7 @@ def render_comparison(
         ("Lateness", _lateness),
         ("Utilisation", _utilisation),
         ("Queue", _queue),
-        ("Jobs that fared differently", _different),
+        ("Jobs with different results", _different),
     ]
     bodies = [("Metrics", "metrics", _table(runs, metrics))]
     if gains:
@@ -116,7 +116,7 @@ def _table(runs: Sequence[RunData], metrics: Table) -> str:
         styles = ("best" if index in best else "" for index in range(len(texts)))
         rows.append([text(name), *zip(map(text, texts), styles, strict=True)])
     return (
-        f"{fixed_table(['measure', *names], rows)}<p class=remark>The best value of a row is "
+        f"{fixed_table(['metric', *names], rows)}<p class=remark>The best value of a row is "
         "highlighted if a direction is better. A policy's name links to its own page.</p>"
     )
 
@@ -243,10 +243,10 @@ def _completion(runs: Sequence[RunData]) -> str:
     if shown_to < longest:
         beyond = max(int((spans > shown_to).sum()) for spans in durations)
         remark += (
-            f" Up to {pluralize(beyond, 'job')} of a policy took longer than is shown, "
+            f" Under one policy, up to {pluralize(beyond, 'job')} took longer than the axis shows: "
             f"at most {longest:,} slots."
         )
-    return figure("Jobs completed within so many slots", chart, remark)
+    return figure("Jobs completed, by slots since submission", chart, remark)
 
 
 def _pairs(runs: Sequence[RunData]) -> str:
@@ -329,9 +329,8 @@ def _different(runs: Sequence[RunData]) -> str:
         ]
         rows.append([f'<span title="{text(name)}">{text(name)}</span>', *links])
     remark = (
-        f"{len(chosen):,} of {int((spread > 0).sum()):,} jobs that earned more under one policy "
-        "than under another, those with the largest difference. Select a number for the job's "
-        "history."
+        f"{len(chosen):,} of {int((spread > 0).sum()):,} jobs whose utility differs between "
+        "policies: those with the largest difference. Select a number for the job's history."
     )
     table = fixed_table(["job", *(text(run.policy) for run in runs)], rows)
     return f'{table}<p class="remark">{remark}</p>'
@@ -393,7 +392,7 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
         and any("against_first" in policies[name].get(metric.key, {}) for name in others)
     ]
     if rows:
-        parts.append(f"<h3>Beyond {text(first)}, seed by seed</h3>")
+        parts.append(f"<h3>Difference from {text(first)}, seed by seed</h3>")
         parts.append(fixed_table(["metric", *map(text, others)], rows))
         parts.append(f'<p class="remark">{TESTED}</p>')
     return "".join(parts)

@@ -54,7 +54,7 @@ def outcomes(run: RunData) -> str:
             name = f"{label}: {jobs:,}"
             parts.append((name, colour, [jobs, value], [f"{jobs:,}", f"{value / total:.1%}"]))
     drawn = charts.share_bars(["by number", "by value"], parts)
-    return figure("Jobs, and the value they had", drawn)
+    return figure("Jobs and their value, by outcome", drawn)
 
 
 def lateness(run: RunData) -> str:
@@ -139,10 +139,10 @@ def completion_times(run: RunData) -> str:
     ]
     remark = (
         "Slots from the submission to the end of the completion slot, of finished jobs "
-        f"({format_number(jct['mean'])} on average). The restricted mean counts every job that "
-        "arrived, those that did not finish up to the end of the run: no choice of jobs improves "
-        f"it ({format_number(jct['restricted_mean'])} on average). In time: of all that arrived "
-        "with a target."
+        f"({format_number(jct['mean'])} over all classes). The restricted mean counts every job "
+        "that arrived; a job that did not finish counts up to the end of the run, so no choice of "
+        f"jobs improves the mean ({format_number(jct['restricted_mean'])} over all classes). In "
+        "time: share of all jobs that arrived with a target."
     )
     return f"{data_table(columns, rows)}<p class=remark>{remark}</p>"
 
