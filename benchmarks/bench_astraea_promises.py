@@ -97,8 +97,8 @@ def main() -> None:
             share = best.gain / result.honest_revenue if best else 0.0
             gain = f"{best.gain:8.1f} {share:7.1%}" if best else " " * 16
             description = best.misreport.description if best else "no misreport"
-            row = f"{result.tenant:<12}{result.honest_revenue:14.1f}{gained:8}  {gain}"
-            print(f"{row}   {description}")
+            numbers = f"{result.honest_revenue:14.1f}{gained:8}  {gain}"
+            print(f"{result.tenant:<12}{numbers}   {description}")
     print("\nsharing incentive: in the pool, and alone on servers of the own share (batchsche)")
     print("user          alone  own share  revenue  utility kept  revenue kept")
     for row in audit_sharing(scenario, PolicyChoice("astraea"), {}):
