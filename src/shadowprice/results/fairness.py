@@ -48,8 +48,8 @@ def mean_present(table: pl.DataFrame) -> Floats:
     """Return the mean number of jobs that were present during each job's life, itself included.
 
     A job is present from its submission to the end of its completion slot, or to the slot in which
-    it was refused, dropped or cancelled. Its life is the same time. NaN for a job that is still
-    present at the end of the run, or has no life because it was refused when it arrived.
+    it was refused, dropped or cancelled; this time is its life. NaN for a job that is still present
+    at the end of the run, or has no life because it was refused when it arrived.
     """
     arrived = (table["outcome"] != "not arrived").to_numpy()
     submitted = table["submitted"].to_numpy()
@@ -77,7 +77,7 @@ def mean_present(table: pl.DataFrame) -> Floats:
 def slots_alone(cluster: Cluster, jobs: Sequence[Job], present: Floats) -> Floats:
     """Return the completion time of each job alone on a share of 1/``present`` of the cluster.
 
-    A job with w workers and p parameter servers needs the largest of these cluster fractions:
+    A job with w workers and p parameter servers needs the largest of these fractions:
 
     - w, over the number of its workers that fit on the empty cluster
     - p, over the number of its parameter servers that fit on the empty cluster

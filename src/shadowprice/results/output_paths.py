@@ -63,22 +63,22 @@ def created_directory(folder: Path) -> Iterator[None]:
 
     The folder is created at once, because no earlier check can rule out every failure.
     """
-    made: list[Path] = []
+    created: list[Path] = []
     try:
-        create_directories(folder, made)
+        create_directories(folder, created)
     except OSError as error:
-        remove_created_directories(made)
+        remove_created_directories(created)
         message = f"cannot be created as a directory: {error.strerror}"
         raise InputError(Fault(str(folder), message)) from error
     try:
         yield
     except BaseException:
-        remove_created_directories(made)
+        remove_created_directories(created)
         raise
 
 
-def create_directories(folder: Path, made: list[Path]) -> None:
-    """Create a folder and its missing parents; append each to ``made`` once it exists."""
+def create_directories(folder: Path, created: list[Path]) -> None:
+    """Create a folder and its missing parents; append each to ``created`` once it exists."""
     missing = []
     while not folder.exists():
         if folder.is_symlink():
@@ -87,12 +87,12 @@ def create_directories(folder: Path, made: list[Path]) -> None:
         folder = folder.parent
     for directory in reversed(missing):
         directory.mkdir()
-        made.append(directory)
+        created.append(directory)
 
 
-def remove_created_directories(made: list[Path]) -> None:
+def remove_created_directories(created: list[Path]) -> None:
     """Remove folders that `create_directories` created, unless they contain other files."""
-    for folder in reversed(made):
+    for folder in reversed(created):
         with suppress(OSError):
             folder.rmdir()
 
@@ -193,11 +193,11 @@ def check_directory(out: Path, is_replaceable: Callable[[Path], bool]) -> None:
 
 
 class AtomicDirectory:
-    """Output directory that is filled beside its final path and then renamed to it.
+    """Output directory that is filled under a temporary name and then renamed.
 
-    An earlier result at that path, as ``is_replaceable`` decides, is replaced. Anything else is
-    refused, such as links, devices, and directories with other files. ``path`` is the temporary
-    directory to write to. Leaving the context removes it unless `commit` was called.
+    An earlier result at the final path is replaced if ``is_replaceable`` returns true. Links,
+    devices, and directories with other files are refused. ``path`` is the temporary directory to
+    write to. Leaving the context removes it unless `commit` was called.
     """
 
     def __init__(self, out: Path, is_replaceable: Callable[[Path], bool]) -> None:

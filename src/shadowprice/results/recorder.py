@@ -52,6 +52,7 @@ class HeatBins:
         """Add the rows of slots; the first bin starts with the first added slot."""
         if self.origin is None:
             self.origin = slots.start
+        # Number of the added slots within the maximum number of bins.
         covered = max(0, self.origin + self.maximum * self.slots_per_bin - slots.start)
         if covered < len(slots):
             if covered:

@@ -239,9 +239,9 @@ def _load_info(path: Path) -> Fields:
 
 
 def _verify(folder: Path, info: Fields) -> None:
-    """Refuse a run whose files differ from those that were written.
+    """Refuse a run whose files have changed since they were written.
 
-    Later readers can then rely on the columns, types and references of the files.
+    Later readers can therefore rely on the columns, types and references of the files.
     """
     record = {key: value for key, value in info.items() if key != "digest"}
     files = info.get("files")

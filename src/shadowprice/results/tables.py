@@ -409,8 +409,9 @@ Rows = NDArray[np.int32]
 def expand(segments: PlacementSegments) -> tuple[Integers, Rows]:
     """Return (slot, segment row) of all allocations, ordered by slot, job and server."""
     spans = segments.ends - segments.starts
-    rows = np.repeat(np.arange(len(spans), dtype=np.int32), spans)  # `bounds.ROWS` of them at most
+    rows = np.repeat(np.arange(len(spans), dtype=np.int32), spans)  # at most `bounds.ROWS`
     slots = np.arange(len(rows), dtype=np.int64)
+    # A segment's slots are its row numbers plus a constant.
     slots += np.repeat(segments.starts - np.cumsum(spans) + spans, spans)
     if len(spans) == 1:  # already sorted; sorting would triple the memory
         return slots, rows

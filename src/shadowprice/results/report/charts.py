@@ -27,7 +27,7 @@ MAX_CELLS: Final = 150_000
 
 
 def chart(description: Mapping[str, Any], *blocks: object) -> str:
-    """Return the element of a chart; ``blocks`` are uint8 arrays, too long for JSON."""
+    """Return the element of a chart; ``blocks`` are uint8 arrays that would be too long as JSON."""
     inside = "".join(data_script(block) for block in (description, *blocks))
     return f'<div class="chart" data-chart="{text(description["kind"])}">{inside}</div>'
 
@@ -158,6 +158,7 @@ def interval_plot(
                     "name": name,
                     "count": len(values),
                     "colour": colour,
+                    # Five numbers of a box plot: the box is the interval, without whiskers.
                     "five": round_numbers(np.array([low, low, mean, high, high])),
                     "dots": round_numbers(values),
                 }

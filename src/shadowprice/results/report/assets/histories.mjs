@@ -10,7 +10,8 @@ const MAX_SERVERS = 40; // drawn for one job
 /**
  * Job histories of a page, as `histories_data` in section_job_histories.py writes them.
  *
- * `data.jobs` has a column per property. `data.ran` and `data.plan` have placements, ordered by job.
+ * `data.jobs` has a column per property, and `at` is the position of a job in these columns. `data.ran` and
+ * `data.plan` have placements, ordered by job.
  */
 export class Histories {
   constructor(data) {

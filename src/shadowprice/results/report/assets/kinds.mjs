@@ -1,4 +1,8 @@
 // The kinds of charts: drawing, summary, table, and keyboard access of each.
+//
+// `d` is the description of a chart, `s` one of its series, and `at` an index. Every kind has the same functions:
+// `option` returns ECharts's option, `summary` and `read` the texts for screen readers, `point` shows a tooltip,
+// and `numbers` returns the table.
 
 import { tip } from "./dom.mjs";
 import { number, percent, tick, written } from "./format.mjs";
