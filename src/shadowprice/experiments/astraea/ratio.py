@@ -60,7 +60,7 @@ TITLES: Final = {
 
 
 def _gangs(cluster: Cluster, jobs: Sequence[Job]) -> tuple[TenantShares, list[GangJob]]:
-    """Return the tenants' shares of a cluster, and its jobs as gangs; it has one type of each."""
+    """Return the shares in a cluster with one type of workers and of PS, and the jobs as gangs."""
     tenancy = read_tenant_shares(cluster)
     gangs = []
     for job in jobs:
