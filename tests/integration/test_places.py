@@ -96,7 +96,7 @@ FOREIGN = "contains files that no earlier run of this kind wrote"
         (("trace", "convert", "philly:t.csv", "mine.yaml"), "that this command did not write"),
         (("trace", "convert", "philly:t.csv", "bent.jsonl"), "is a link"),
         (("trace", "convert", "philly:t.csv", "/dev/null"), "ends in .jsonl or .yaml"),
-        (("trace", "convert", "philly:t.csv", "new.jsonl", "--cluster", "c.yaml"), "not written"),
+        (("trace", "convert", "philly:t.csv", "new.jsonl", "--cluster", "c.yaml"), "did not write"),
         (("trace", "convert", "philly:t.csv", "new.yaml", "--cluster", "new.yaml"), "job file"),
         (("trace", "convert", "philly:t.csv", "no/new.yaml"), "does not exist; create it first"),
         (("generate", "--out", "mine.jsonl"), "is a file"),
