@@ -1,11 +1,11 @@
-"""What working out advice on a refused job costs: the questions, and repeating the run.
+"""Processor time of advice on refused jobs: quotes for changes, and the repeated run.
 
-Workloads are drawn by `traces.generator` on its cluster. CPU time: the questions are what `advise`
-takes beyond visiting the same moments without asking anything. Where the first word need not be
-the last (`rolling`), every change is run until its fate is known, and there is one figure: all that
-advice takes. "Together" is all that advice on many takes, the runs included, as `simulate --advice`
-works it out: one repeated run for all where refused jobs leave no trace, else one each that knows
-of those before it.
+Workloads are drawn by `traces.generator`, on its cluster. Advice repeats the run, and asks the
+policy for quotes in some slots. "quotes" is the time of `advise` minus the time of the same run
+without quotes. A policy such as `rolling` may admit a job later, so each change needs a run until
+its result is known, and the output has only the total. "together" is the time per job of advice on
+many jobs, as in `simulate --advice`: one repeated run for all jobs if refused jobs don't affect
+others, else one per job, which reuses cached decisions.
 
     python benchmarks/bench_advice.py [JOBS [ONE_BY_ONE [TOGETHER]]]
 """
@@ -38,14 +38,14 @@ SETTINGS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("elasticflow", {}),
     ("rolling", {}),
 )
-MOST = 12
-"""Refused jobs looked at one by one, spread evenly, unless other counts are given."""
-TOGETHER = 100
-"""And at once."""
+ONE_BY_ONE = 12  # default number of refused jobs that get advice one by one, evenly spread
+TOGETHER = 100  # default number of refused jobs that get advice together
 
 
-def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_once: int) -> None:
-    """Print the median and the worst of what advice on a job costs."""
+def measure(
+    name: str, settings: Mapping[str, Any], jobs: int, one_by_one: int, at_once: int
+) -> None:
+    """Print the median and the maximum time of advice on a job."""
     slots = 100
     options = GeneratorOptions(preset="calibrated", jobs=jobs, slots=slots)
     document = paper_cluster(workers=20, parameter_servers=20, horizon=slots)
@@ -56,63 +56,65 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
     policy = choice.build(scenario.context())
     engine = Simulation(on, scenario.jobs, policy, until=slots).run([Observer()])
     refused = [
-        at for at, job in enumerate(scenario.jobs) if engine.jobs[job.name].refusal is not None
+        index
+        for index, job in enumerate(scenario.jobs)
+        if engine.jobs[job.name].refusal is not None
     ]
-    can = policy.capabilities
-    asks = can.quotes and can.answers_at_once
-    requested, repeated = [], []
-    for position in refused[:: max(1, len(refused) // most)][:most]:
+    capabilities = policy.capabilities
+    uses_quotes = capabilities.quotes and capabilities.answers_at_once
+    quote_ms, repeat_ms = [], []  # without quotes, `quote_ms` has the total
+    for position in refused[:: max(1, len(refused) // one_by_one)][:one_by_one]:
         entry = workload.to_record(position)
         job = scenario.jobs[position]
         arrivals = [int(value.split()[0]) for value in arrival_change(job, slots - 1).values]
 
         began = time.process_time()
         job_advice = advise(scenario, choice, position, entry, max_arrivals=2000)
-        whole = time.process_time() - began
-        if not asks:
-            requested.append(1000 * whole)
+        total = time.process_time() - began
+        if not uses_quotes:
+            quote_ms.append(1000 * total)
             continue
 
-        # The same moments; a later arrival that is admitted ends the walk.
-        delayed = [one for one in job_advice.advice if one.key == "arrival"]
+        # Repeat the run up to the same slots: advice stops at the first admitted later arrival.
+        delayed = [advice for advice in job_advice.advice if advice.key == "arrival"]
         last = int(delayed[0].after.split()[0]) if delayed else slots
         moments = [job.arrival, *(slot for slot in arrivals if slot <= last)]
         began = time.process_time()
         built = choice.build(scenario.context(explained=False))
         run_probes(scenario, built, [Probe(position, moments, lambda _: True)])
         repeating = time.process_time() - began
-        requested.append(1000 * (whole - repeating))
-        repeated.append(1000 * repeating)
-    if not requested:
-        print(f"{choice.label:22} refused none of {jobs}")
+        quote_ms.append(1000 * (total - repeating))
+        repeat_ms.append(1000 * repeating)
+    if not quote_ms:
+        print(f"{choice.label:22} refused none of {jobs} jobs")
         return
     chosen = refused[:: max(1, len(refused) // at_once)][:at_once]
     parts = [chosen] if one_replay_suffices(policy) else [[position] for position in chosen]
-    known = DecisionCache(scenario)
-    took = []
+    cache = DecisionCache(scenario)
+    together_ms = []
     for part in parts:
         entries = {position: workload.to_record(position) for position in part}
         began = time.process_time()
-        advise_together(scenario, choice, entries, max_arrivals=2000, cache=known)
-        took.append(1000 * (time.process_time() - began) / len(part))
-    mean = f"{statistics.mean(took):.1f} ms a job"
-    if len(took) > 1:
-        mean += f" (median {statistics.median(took):.1f}, worst {max(took):.1f})"
+        advise_together(scenario, choice, entries, max_arrivals=2000, cache=cache)
+        together_ms.append(1000 * (time.process_time() - began) / len(part))
+    mean = f"{statistics.mean(together_ms):.1f} ms a job"
+    if len(together_ms) > 1:
+        mean += f" (median {statistics.median(together_ms):.1f}, worst {max(together_ms):.1f})"
     together = f"; {len(chosen)} together {mean}"
-    kind = "questions" if asks else "all of it"
-    each = f"{kind} {statistics.median(requested):6.1f} ms a job (worst {max(requested):6.1f})"
-    if repeated:
-        median, worst = statistics.median(repeated), max(repeated)
-        each += f", repeating the run {median:6.1f} ms (worst {worst:6.1f})"
+    kind = "quotes" if uses_quotes else "total"
+    each = f"{kind} {statistics.median(quote_ms):6.1f} ms a job (worst {max(quote_ms):6.1f})"
+    if repeat_ms:
+        median, worst = statistics.median(repeat_ms), max(repeat_ms)
+        each += f", repeated run {median:6.1f} ms (worst {worst:6.1f})"
     print(f"{choice.label:22} refused {len(refused):4} of {jobs}: {each}{together}", flush=True)
 
 
 def main() -> None:
     given = [int(word) for word in sys.argv[1:4]]
-    jobs, most, at_once = given + [300, MOST, TOGETHER][len(given) :]
-    print(f"{most} of the refused jobs one by one, {at_once} together")
+    jobs, one_by_one, at_once = given + [300, ONE_BY_ONE, TOGETHER][len(given) :]
+    print(f"advice on at most {one_by_one} refused jobs one by one, {at_once} together")
     for name, settings in SETTINGS:
-        measure(name, settings, jobs, most, at_once)
+        measure(name, settings, jobs, one_by_one, at_once)
 
 
 if __name__ == "__main__":

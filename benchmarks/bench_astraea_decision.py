@@ -1,9 +1,9 @@
-"""Time of one Astraea decision, beside Algorithms 3-5 as plain loops on the same jobs.
+"""Time of one Astraea decision, compared with Algorithms 3-5 as plain loops on the same jobs.
 
 The settings are the paper's (section 5.1): 14 tenants, servers of 8 workers and 1 parameter server,
-one-hour slots. A decision is one search for one job in a round that fills up as jobs are placed,
-in the first or the second pass; the paper gives 1.56 s for one. The loops see every tenth round
-state of the first row's size only: they take seconds each.
+one-hour slots. A decision is one search for one job in a round that fills up as jobs are placed, in
+the pass without or the pass with borrowed capacity. The paper reports 1.56 s. The loops take
+seconds, so they only run for a few jobs of the first row.
 
 Run: ``python -m benchmarks.bench_astraea_decision``
 """
@@ -24,14 +24,14 @@ TENANTS = 14
 
 
 @dataclass(frozen=True)
-class Listed(Instance):
-    """An instance whose durations are listed, by number of workers."""
+class TabulatedInstance(Instance):
+    """An instance with given durations, by co-location and number of workers."""
 
-    listed: dict[bool, dict[int, int]] = field(default_factory=dict)
+    durations: dict[bool, dict[int, int]] = field(default_factory=dict)
 
     def slots_needed(self, count: int, colocated: bool) -> int:
-        """Return the listed duration."""
-        return self.listed[colocated][count]
+        """Return the given duration in slots."""
+        return self.durations[colocated][count]
 
 
 def draw_jobs(count: int, slots: int, seed: int) -> list[GangJob]:
@@ -40,7 +40,7 @@ def draw_jobs(count: int, slots: int, seed: int) -> list[GangJob]:
     for number in range(count):
         chunks = int(generator.integers(20, 51))
         counts = np.arange(1, chunks + 1)
-        # A quarter of the paper's epochs, so that jobs of a round of 64 slots fit it.
+        # A quarter of the paper's epochs, so that jobs fit into a round of 64 slots.
         work = int(generator.integers(50, 101)) * chunks * int(generator.integers(10, 51)) / 4
         compute = generator.uniform(0.001, 0.05) + generator.uniform(10, 100) / 3.6e6
         bandwidth = generator.uniform(100, 5120) * 1e6
@@ -49,7 +49,7 @@ def draw_jobs(count: int, slots: int, seed: int) -> list[GangJob]:
         jobs.append(
             GangJob(
                 name=f"job-{number:05}",
-                # Uneven demand for even shares, so that there is something to lend.
+                # Tenants with equal shares have unequal demand, so that some lend and some borrow.
                 tenant=int(TENANTS * generator.random() ** 3),
                 arrival=int(generator.integers(slots)),
                 worker_type=0,
@@ -68,19 +68,20 @@ def draw_jobs(count: int, slots: int, seed: int) -> list[GangJob]:
 
 def build_market(servers: int, slots: int, jobs: list[GangJob]) -> RoundMarket:
     kinds = []
-    for most, theta in zip((8, 1), min_thetas(jobs, 8), strict=True):
-        total = most * servers
+    for units, theta in zip((8, 1), min_thetas(jobs, 8), strict=True):
+        total = units * servers
         shares = np.full(TENANTS, total // TENANTS)
         shares[: total % TENANTS] += 1
-        capacity = np.full(servers, most)
+        capacity = np.full(servers, units)
         kinds.append(UnitPool(capacity, shares, price_table(theta, total), slots))
     return RoundMarket(kinds)
 
 
-def loops(market: RoundMarket, job: GangJob, *, borrow: bool) -> tuple[float, int]:
+def run_loops(market: RoundMarket, job: GangJob, *, borrow: bool) -> tuple[float, int]:
+    """Return the seconds of the plain loops, and the payoff of their plan."""
     workers, ps = market.pools_for(job)
     counts = job.counts.tolist()
-    instance = Listed(
+    instance = TabulatedInstance(
         free_workers=workers.free.tolist(),
         free_ps=ps.free.tolist(),
         worker_price=workers.current_prices().tolist(),
@@ -92,10 +93,10 @@ def loops(market: RoundMarket, job: GangJob, *, borrow: bool) -> tuple[float, in
         work=0,
         spread_rate=0,
         colocated_rate=0,
-        # One parameter server a server: what it serves elsewhere is all that bandwidth says.
+        # Bandwidth only limits how many remote workers the one PS of a server can serve.
         worker_bandwidth=1,
         ps_bandwidth=int(min(job.reach[1], 10**6)),
-        listed={
+        durations={
             False: dict(zip(counts, job.spread_slots.tolist(), strict=True)),
             True: dict(zip(counts, job.colocated_slots.tolist(), strict=True)),
         },
@@ -118,7 +119,7 @@ def measure(servers: int, slots: int, count: int, compared: int) -> str:
             gang = market.search(job, borrow=borrow)
             fast.append(time.perf_counter() - began)
             if len(slow) < compared and number % 10 == 0:
-                seconds, payoff = loops(market, job, borrow=borrow)
+                seconds, payoff = run_loops(market, job, borrow=borrow)
                 slow.append(seconds)
                 if payoff != (gang.payoff if gang else 0):
                     raise AssertionError(f"{job.name}: the loops find {payoff / MICRO}")
@@ -130,10 +131,10 @@ def measure(servers: int, slots: int, count: int, compared: int) -> str:
                 loans += borrow
         jobs = waiting
     times = np.array(fast) * 1000
-    beside = f"{np.median(slow) * 1000:12.0f}" if slow else " " * 12
+    loops_ms = f"{np.median(slow) * 1000:12.0f}" if slow else " " * 12
     return (
         f"{servers:>7} {slots:>6} {count:>6} {len(times):>9} {placed:>6} {loans:>5} "
-        f"{np.median(times):9.3f} {times.mean():9.3f} {np.quantile(times, 0.99):9.3f} {beside}"
+        f"{np.median(times):9.3f} {times.mean():9.3f} {np.quantile(times, 0.99):9.3f} {loops_ms}"
     )
 
 

@@ -1,11 +1,11 @@
-"""How Astraea grows: whole workloads of 14 users on 100 to 1,000 servers, 300 to 10,000 jobs.
+"""Growth of Astraea's run time: workloads of 14 users, 100 to 1,000 servers, 300 to 10,000 jobs.
 
-Arrivals are Philly's where the trace is found, else generated; the rest is drawn with the paper's
-ranges at a sixteenth of the work (a job fills a server for half a day), so that rounds stay within
-512 slots. FIFO on the same places, jobs and engine stands beside, as what the engine alone costs;
-the paper gives 1.56 s a job.
+Arrivals are Philly's if the trace is available, else generated. Jobs are drawn from the paper's
+ranges with a sixteenth of the work (a job fills a server for half a day), so that rounds are at
+most 512 slots long. FIFO runs the same jobs on the same cluster, to show the cost of the engine
+alone. The paper reports 1.56 s per job.
 
-Run: ``python -m benchmarks.bench_astraea_growth [MOST_JOBS]``
+Run: ``python -m benchmarks.bench_astraea_growth [MAX_JOBS]``
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PRESET = Preset("", "", settings={"fifo": {"workers": "min"}})
 
 
 def main() -> None:
-    most = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS[-1][1]
+    max_jobs = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS[-1][1]
     warm = shared_cluster(14, 20, 64)
-    for policy in ("astraea", "fifo"):
+    for policy in ("astraea", "fifo"):  # compiles the kernels
         PRESET.run(policy, warm, draw_jobs(warm, 20, 0, ranges=SHORT)[0])
     print("servers   jobs  done  loans  total s  deciding s  ms/job  fifo total s  peak MiB")
     for servers, count in ROWS:
-        if count > most:
+        if count > max_jobs:
             continue
         cluster = shared_cluster(14, servers, 512)
         jobs, _ = draw_jobs(cluster, count, 1, ranges=SHORT)

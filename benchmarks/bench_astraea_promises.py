@@ -1,13 +1,13 @@
-"""How often Astraea's promises hold: truthfulness, sharing incentive, Pareto efficiency.
+"""How often Astraea's properties hold: truthfulness, sharing incentive, Pareto efficiency.
 
-- Truthfulness and sharing incentive: 5 users, 20 servers, 60 jobs with Philly's arrivals where the
-  trace is found, drawn with the paper's ranges at a sixteenth of the work; each user's jobs are
-  misstated in many ways (`shadowprice audit truthfulness` does the same for any workload).
-- Pareto efficiency: small random batches of two tenants (3 servers of 2 workers and a parameter
-  server, 4 slots, 4 jobs); for each round an exact program looks for a schedule that is better for
-  somebody and worse for nobody, by ideal utility.
+- Truthfulness and sharing incentive: 5 users, 20 servers, 60 jobs. Arrivals are Philly's if the
+  trace is available; jobs are drawn from the paper's ranges with a sixteenth of the work. Each
+  user's jobs are misreported in many ways, as `shadowprice audit truthfulness` does.
+- Pareto efficiency: small random rounds of two tenants (3 servers for 2 workers and a parameter
+  server each, 4 slots, 4 jobs). An exact program searches for a schedule that is better for a
+  tenant and worse for none, by ideal utility. If there is one, it dominates the round.
 
-Run: ``python -m benchmarks.bench_astraea_promises [MISREPORTS_A_USER]``
+Run: ``python -m benchmarks.bench_astraea_promises [MISREPORTS_PER_USER]``
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def random_batch(seed: int) -> GangBatch:
 
 
 def dominated(batch: GangBatch, scale: float) -> tuple[bool, float]:
-    """Return whether a round is dominated, and by how much of its utility."""
+    """Return whether another schedule dominates a round, and its relative gain in utility.
+
+    ``scale`` is a factor of theta.
+    """
     kinds = []
     thetas = min_thetas(batch.jobs, 2)
     for capacity, theta in ((batch.workers, thetas[0]), (batch.ps, thetas[1])):
@@ -78,24 +81,25 @@ def main() -> None:
     cluster = shared_cluster(5, 20, 128)
     jobs, source = draw_jobs(cluster, 60, SEED, ranges=SHORT)
     scenario = Scenario(cluster, jobs)
-    made = make_policy("astraea", PolicyContext(cluster, known_jobs=jobs), {})
-    in_force = made.parameters_in_force()["theta"]["in_force"]  # type: ignore[index]
+    policy = make_policy("astraea", PolicyContext(cluster, known_jobs=jobs), {})
+    true_theta = policy.parameters_in_force()["theta"]["in_force"]  # type: ignore[index]
     for name, settings in (
-        ("its definition over the reported jobs", {}),
-        ("given, as that of the true jobs", {"theta": in_force}),
+        ("computed from the reported jobs", {}),
+        ("given, computed from the true jobs", {"theta": true_theta}),
     ):
-        print(f"truthfulness: {trials} misreports a user, arrivals {source}, theta {name}")
+        print(f"truthfulness: {trials} misreports per user, arrivals {source}, theta {name}")
         print("user        honest revenue  gained  largest gain       by")
         for result in audit_truthfulness(
             scenario, PolicyChoice("astraea", settings), trials=trials
         ):
-            gained = sum(won for won, _ in result.gained.values())
+            gained = sum(number for number, _ in result.gained.values())
             best = result.best
             share = best.gain / result.honest_revenue if best else 0.0
             gain = f"{best.gain:8.1f} {share:7.1%}" if best else " " * 16
-            story = best.misreport.description if best else "nothing found"
-            print(f"{result.tenant:<12}{result.honest_revenue:14.1f}{gained:8}  {gain}   {story}")
-    print("\nsharing incentive: in the pool, and alone on servers of one's share (batchsche)")
+            description = best.misreport.description if best else "no misreport"
+            numbers = f"{result.honest_revenue:14.1f}{gained:8}  {gain}"
+            print(f"{result.tenant:<12}{numbers}   {description}")
+    print("\nsharing incentive: in the pool, and alone on servers of the own share (batchsche)")
     print("user          alone  own share  revenue  utility kept  revenue kept")
     for row in audit_sharing(scenario, PolicyChoice("astraea"), {}):
         print(
@@ -104,9 +108,9 @@ def main() -> None:
         )
     print(f"\nPareto efficiency: {BATCHES} small rounds")
     for scale in (1.0, 0.2):
-        found = [dominated(random_batch(seed), scale) for seed in range(BATCHES)]
-        share = float(np.mean([one for one, _ in found]))
-        gains = [gain for one, gain in found if one]
+        results = [dominated(random_batch(seed), scale) for seed in range(BATCHES)]
+        share = float(np.mean([is_dominated for is_dominated, _ in results]))
+        gains = [gain for is_dominated, gain in results if is_dominated]
         mean = float(np.mean(gains)) if gains else 0.0
         print(f"theta at {scale:.0%}: {share:.1%} dominated, by {mean:.1%} of utility on average")
 

@@ -1,6 +1,7 @@
-"""Plan one bag of tasks at the prices of a busy cluster, beside a search without bounds.
+"""Time to plan one bag of tasks at given prices, compared with an exhaustive search.
 
-The twin evaluates every start and promise. Both see the same prices; their payoffs must be equal.
+The exhaustive search evaluates every start and promised slot, without pruning by bounds. It gets
+the same prices, and has to find the same payoff.
 
     python benchmarks/bench_bags.py
 """
@@ -30,8 +31,12 @@ def pareto(count: int, shape: float, minimum: float) -> BagTaskGroup:
     return BagTaskGroup(count, distribution)
 
 
-def market(tasks: int, slots: int, worth: str, busy: bool) -> tuple[Bag, Floats, Floats]:
-    """Return a bag of two distributions, prices by slot, and the value of ending in each slot."""
+def draw_inputs(tasks: int, slots: int, utility: str, busy: bool) -> tuple[Bag, Floats, Floats]:
+    """Return a bag of two distributions, costs, and the utility of ending in each slot.
+
+    Costs have the shape (slots, copies): the cost of a number of copies in a slot, infinite if they
+    don't fit.
+    """
     rng = np.random.default_rng(tasks + slots)
     bag = Bag((pareto(tasks // 2, 2.0, 60.0), pareto(tasks // 2, 1.6, 100.0)), slots, 0.05, SLOT)
     price = 10.0 ** rng.uniform(-1, 1, slots) if busy else np.ones(slots)
@@ -39,49 +44,50 @@ def market(tasks: int, slots: int, worth: str, busy: bool) -> tuple[Bag, Floats,
     if busy:
         for slot in range(slots):
             cost[slot, int(rng.integers(tasks, 6 * tasks)) :] = np.inf
-    after = np.arange(slots)
-    fading = 1e6 / (1 + np.exp(0.2 * (after - slots / 2)))
-    return bag, cost, fading if worth == "sigmoid" else np.full(slots, 1e6)
+    delays = np.arange(slots)
+    sigmoid = 1e6 / (1 + np.exp(0.2 * (delays - slots / 2)))
+    return bag, cost, sigmoid if utility == "sigmoid" else np.full(slots, 1e6)
 
 
-def planner(bag: Bag, cost: Floats, worth: Floats) -> BagPlanner:
-    left = [group.count for group in bag.groups]
-    return BagPlanner(bag, left, 0, TabulatedCosts(cost), worth, bag.miss_probability)
+def make_planner(bag: Bag, cost: Floats, utilities: Floats) -> BagPlanner:
+    remaining = [group.count for group in bag.groups]
+    return BagPlanner(bag, remaining, 0, TabulatedCosts(cost), utilities, bag.miss_probability)
 
 
-def exhaustive(bag: Bag, cost: Floats, worth: Floats) -> float:
+def exhaustive(bag: Bag, cost: Floats, utilities: Floats) -> float:
     """Return the best payoff over all starts and promises."""
     best = -math.inf
-    for _, start, promise in planner(bag, cost, worth)._promises(1.0):
-        plan, _ = planner(bag, cost, worth)._plan(start, promise)
+    for _, start, promise in make_planner(bag, cost, utilities)._promises(1.0):
+        plan, _ = make_planner(bag, cost, utilities)._plan(start, promise)
         if plan is not None:
-            best = max(best, float(worth[promise]) - plan.cost)
+            best = max(best, float(utilities[promise]) - plan.cost)
     return best
 
 
 def main() -> None:
-    print(f"{'tasks':>6} {'slots':>6} {'utility':>9} {'cluster':>8} {'plan':>10} {'twin':>10}")
+    heads = f"{'tasks':>6} {'slots':>6} {'utility':>9} {'cluster':>8} {'plan':>10}"
+    print(f"{heads} {'exhaustive':>10}")
     for tasks, slots in ((20, 20), (100, 30), (1000, 30), (100, 100)):
-        for worth in ("sigmoid", "constant"):
+        for utility in ("sigmoid", "constant"):
             for busy in (False, True):
-                given = market(tasks, slots, worth, busy)
+                inputs = draw_inputs(tasks, slots, utility, busy)
                 times = []
                 for _ in range(ROUNDS):
                     began = time.perf_counter()
-                    plan = planner(*given).best()
+                    plan = make_planner(*inputs).best()
                     times.append(time.perf_counter() - began)
                 assert plan is not None
-                twin = math.nan
-                if slots <= 30:
+                exhaustive_seconds = math.nan
+                if slots <= 30:  # more take too long
                     began = time.perf_counter()
-                    payoff = exhaustive(*given)
-                    twin = time.perf_counter() - began
-                    assert math.isclose(given[2][plan.promise] - plan.cost, payoff, rel_tol=1e-9)
-                middle = statistics.median(times)
-                where = "busy" if busy else "empty"
+                    payoff = exhaustive(*inputs)
+                    exhaustive_seconds = time.perf_counter() - began
+                    assert math.isclose(inputs[2][plan.promise] - plan.cost, payoff, rel_tol=1e-9)
+                median = statistics.median(times)
+                cluster = "busy" if busy else "empty"
                 print(
-                    f"{tasks:>6} {slots:>6} {worth:>9} {where:>8} {middle * 1e3:>7.1f} ms "
-                    f"{twin * 1e3:>7.0f} ms"
+                    f"{tasks:>6} {slots:>6} {utility:>9} {cluster:>8} {median * 1e3:>7.1f} ms "
+                    f"{exhaustive_seconds * 1e3:>7.0f} ms"
                 )
 
 

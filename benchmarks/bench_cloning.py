@@ -1,7 +1,7 @@
-"""CSD: solving and simulating, each beside a slower way to the same answer.
+"""Times of solving and simulating cloning problems (CSD), compared with slower methods.
 
-Run ``python benchmarks/bench_cloning.py``. Times are medians after a warm-up; building the
-problem (distributions to arrays) is its own line.
+Run ``python benchmarks/bench_cloning.py``. Times are medians after a warm-up. Building the problem
+(distributions to arrays) has its own line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from shadowprice.cloning.solver import (
 from shadowprice.kernels.cloning.curves import Program
 
 
-def different(tasks: int, machines: int, deadline: float, seed: int = 0) -> CloningProblem:
+def different_tasks(tasks: int, machines: int, deadline: float, seed: int = 0) -> CloningProblem:
     rng = np.random.default_rng(seed)
     orders, means = rng.uniform(1.2, 3.0, tasks), rng.uniform(5.0, 20.0, tasks)
     groups = [
@@ -99,16 +99,16 @@ def slsqp(problem: CloningProblem) -> float:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = minimize(
+        result = minimize(
             cost, np.full(problem.tasks, 4.0), jac=slope, method="SLSQP",
             bounds=[(1.0, None)] * problem.tasks,
             constraints=[{"type": "ineq", "fun": slack, "jac": slack_slope}],
             options={"maxiter": 500, "ftol": 1e-12},
         )  # fmt: skip
-    return float(found.fun) * problem.tasks
+    return float(result.fun) * problem.tasks
 
 
-def literal(problem: CloningProblem, copies: np.ndarray, trials: int) -> float:
+def plain_simulation(problem: CloningProblem, copies: np.ndarray, trials: int) -> float:
     """Draw every copy with numpy, task by task; return the miss probability."""
     rng = np.random.default_rng(0)
     distribution = [group.duration for group in problem.groups for _ in range(group.count)]
@@ -124,17 +124,17 @@ def exact_program(problem: CloningProblem) -> Program:
 
 
 def main() -> None:
-    table = Table("work", "time", "aim", "beside it", "time", title="CSD")
+    table = Table("work", "time", "aim", "slower method", "its time", title="CSD")
 
-    def row(work: str, span: float, aim: str = "", twin: str = "", other: float = 0.0) -> None:
+    def row(work: str, span: float, aim: str = "", method: str = "", other: float = 0.0) -> None:
         table.add_row(
-            work, f"{span * 1e3:.2f} ms", aim, twin, f"{other * 1e3:.1f} ms" if other else ""
+            work, f"{span * 1e3:.2f} ms", aim, method, f"{other * 1e3:.1f} ms" if other else ""
         )
 
-    tiny = different(3, 30, 60.0)
+    tiny = different_tasks(3, 30, 60.0)
     _algorithm_1(exact_program(tiny), 10, 1e-6)  # compiles
-    big = different(10_000, 50_000, 100.0)
-    tight = different(10_000, 23_300, 100.0)
+    big = different_tasks(10_000, 50_000, 100.0)
+    tight = different_tasks(10_000, 23_300, 100.0)
     pooled, scaled = grouped(10_000), scaled_log_normal(10_000)
     for name, problem in (
         ("10,000 different Pareto tasks", big),
@@ -147,33 +147,33 @@ def main() -> None:
         check_feasible(problem, DeadlineConstraint.EXACT)
         exact = median(lambda p=program: _continuous(p), 9)
         begin = time.perf_counter()
-        _, _, iterations, off = _algorithm_1(program, 2000, 1e-6)
+        _, _, iterations, error = _algorithm_1(program, 2000, 1e-6)
         paper = time.perf_counter() - begin
-        twin = f"Algorithm 1, {iterations} iterations, then off by {off:.0e}"
-        row(f"continuous: {name}", exact, "20 ms", twin, paper)
+        method = f"Algorithm 1, {iterations} iterations, error {error:.0e}"
+        row(f"continuous: {name}", exact, "20 ms", method, paper)
         whole = median(lambda p=problem: solve(p), 5)
         proved = solve(problem).proved
-        row(f"feasibility + continuous + whole ({'proved' if proved else 'gap'}): {name}", whole)
+        row(f"feasibility + continuous + integer ({'proved' if proved else 'gap'}): {name}", whole)
     row(
         "build: 10,000 different distributions to arrays",
-        median(lambda: different(10_000, 50_000, 100.0).arrays, 3),
+        median(lambda: different_tasks(10_000, 50_000, 100.0).arrays, 3),
     )
-    small = different(200, 2000, 80.0)
+    small = different_tasks(200, 2000, 80.0)
     exact = median(lambda: solve(small), 9)
     general = median(lambda: slsqp(small), 1)
-    apart = abs(slsqp(small) / solve(small).continuous_cost - 1.0)
-    row("200 different tasks", exact, "", f"SLSQP, relative difference {apart:.0e}", general)
+    difference = abs(slsqp(small) / solve(small).continuous_cost - 1.0)
+    row("200 different tasks", exact, "", f"SLSQP, relative difference {difference:.0e}", general)
     closed = median(lambda: solve(big, SolveMethod.CLOSED_FORM), 5)
     row("Theorem 1, 10,000 tasks", closed)
-    run = different(1000, 10_000, 100.0)
+    run = different_tasks(1000, 10_000, 100.0)
     copies = solve(run).copies
     row(
         f"Monte-Carlo, 10,000 trials x 1,000 tasks ({copies.mean():.2f} copies a task)",
         median(lambda: simulate(run, copies, trials=10_000), 3), "1 s",
-        "numpy, task by task", median(lambda: literal(run, copies, 10_000), 1),
+        "numpy, task by task", median(lambda: plain_simulation(run, copies, 10_000), 1),
     )  # fmt: skip
     row(
-        "the same, winners drawn",
+        "the same, only the first copy to finish is drawn",
         median(lambda: simulate(run, copies, trials=10_000, draw=SamplingMethod.WINNER), 3), "1 s",
     )  # fmt: skip
     Console(width=150).print(table)

@@ -1,4 +1,4 @@
-"""What running a generation costs: orders, supervisors, looking after them."""
+"""Cost of running generations on the local executor: commands, supervisors, polling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shadowprice.executors.registry import create_executor
 
 
 def field(process: int, name: str) -> int:
-    """Return a number of a process: proportional memory in KiB, or CPU time in ticks."""
+    """Return ``pss``, the proportional memory of a process in KiB, or its CPU time in ticks."""
     if name == "pss":
         lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
@@ -37,49 +37,51 @@ async def measure(folder: Path, groups: str, count: int) -> None:
     await executor.set_servers([ServerInfo("one", {"cpu": 1000 * count})])
     received: list[tuple[float, Report]] = []
 
-    async def follow() -> None:
+    async def watch() -> None:
         async for report in executor.watch():
-            received.append((time.monotonic(), report))  # noqa: PERF401  # one by one, as they come
+            received.append((time.monotonic(), report))  # noqa: PERF401  # each with its own time
 
-    async def seen(kind: type[Started] | type[Ended]) -> None:
+    async def wait_for_reports(kind: type[Started] | type[Ended]) -> None:
         while sum(isinstance(report, kind) for _, report in received) < count:
             await asyncio.sleep(0.02)
 
-    following = asyncio.create_task(follow())
-    ordered, answered = {}, []
+    watching = asyncio.create_task(watch())
+    sent, call_seconds = {}, []
     program = Program(("sleep", "600"))
     for number in range(count):
-        began = ordered[str(number)] = time.monotonic()
+        began = sent[str(number)] = time.monotonic()
         await executor.start(
             GenerationSpec(number, str(number), 1, (ServerAllocation("one", 1),), program)
         )
-        answered.append(time.monotonic() - began)
-    await seen(Started)
-    begun = [at - ordered[one.job] for at, one in received if isinstance(one, Started)]
-    agents = [one.state()["supervisor"] for _, _, one in GenerationStore(folder).live()]
-    memory = statistics.mean(field(agent, "pss") for agent in agents)
-    ticks = statistics.mean(field(agent, "cpu") for agent in agents)
+        call_seconds.append(time.monotonic() - began)
+    await wait_for_reports(Started)
+    start_seconds = [
+        at - sent[report.job] for at, report in received if isinstance(report, Started)
+    ]
+    supervisors = [record.state()["supervisor"] for _, _, record in GenerationStore(folder).live()]
+    memory = statistics.mean(field(process, "pss") for process in supervisors)
+    ticks = statistics.mean(field(process, "cpu") for process in supervisors)
     cpu, began = time.process_time(), time.monotonic()
-    await asyncio.sleep(5.0)
-    care = (time.process_time() - cpu) / (time.monotonic() - began)
+    await asyncio.sleep(5.0)  # the executor only polls the generations
+    polling = (time.process_time() - cpu) / (time.monotonic() - began)
     began = time.monotonic()
     for number in range(count):
         await executor.stop(number + count, str(number), 1)
-    await seen(Ended)
-    stopped = time.monotonic() - began
+    await wait_for_reports(Ended)
+    stop_seconds = time.monotonic() - began
     await executor.close()
-    await following
+    await watching
     print(
         f"{count:>5} generations, control groups {groups:<4}  "
-        f"order answered {statistics.median(answered) * 1e3:6.1f} ms  "
-        f"running after {statistics.median(begun):5.2f} s  "
+        f"start call {statistics.median(call_seconds) * 1e3:6.1f} ms  "
+        f"running after {statistics.median(start_seconds):5.2f} s  "
         f"supervisor {memory / 1024:4.1f} MiB, {ticks * 10:3.0f} ms of CPU  "
-        f"care {care:5.1%} of a core  all stopped {stopped:5.2f} s"
+        f"polling {polling:5.1%} of a core  all stopped after {stop_seconds:5.2f} s"
     )
 
 
 def main() -> None:
-    """Measure one generation and a hundred, with and without control groups."""
+    """Measure 1 and 100 generations, with and without control groups."""
     for groups in ("off", "auto"):
         for count in (1, 100):
             with tempfile.TemporaryDirectory() as folder:

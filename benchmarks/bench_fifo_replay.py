@@ -1,7 +1,7 @@
-"""Replay of a generated workload of 52,826 jobs on 60 servers under FIFO: events and decisions.
+"""Time to simulate a generated workload of 52,826 jobs on 60 servers under FIFO.
 
-The workload has the shape of the open Philly trace (mostly one-worker jobs, heavy tails, bursts),
-without its files, so the benchmark runs anywhere: ``python benchmarks/bench_fifo_replay.py``.
+The workload resembles the open Philly trace (mostly one-worker jobs, heavy tails, bursts) but needs
+none of its files: ``python benchmarks/bench_fifo_replay.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shadowprice.simulator.driver import Simulation
 
 
 def philly_like(jobs: int, seed: int = 0) -> tuple[Cluster, list[Job]]:
-    """Return a cluster of 60 eight-GPU servers and jobs like the open Philly trace's."""
+    """Return a cluster of 60 eight-GPU servers, and jobs that resemble the open Philly trace."""
     rng = np.random.default_rng(seed)
     dimensions = {
         "gpu": Dimension.COUNT,
@@ -36,35 +36,36 @@ def philly_like(jobs: int, seed: int = 0) -> tuple[Cluster, list[Job]]:
     on = build_cluster(
         slot_seconds=Fraction(1200),
         horizon=300,
-        servers=[(f"gpu-{at}", Role.ANY, amounts) for at in range(60)],
+        servers=[(f"gpu-{number}", Role.ANY, amounts) for number in range(60)],
         dimensions=dimensions,
     )
     worker = on.demand({"gpu": 1000, "cpu": 4000, "memory": 32 * 2**30, "bandwidth": 3 * 10**9})
     ps = on.demand({"cpu": 2000, "memory": 16 * 2**30, "bandwidth": 10 * 10**9})
     gaps = rng.pareto(1.3, jobs)
+    # Over 7,650 slots of 20 minutes.
     arrivals = np.sort((np.cumsum(gaps) / gaps.sum() * 7650).astype(np.int64))
     seconds = np.exp(rng.normal(7.4, 1.9, jobs)).clip(60, 2_000_000)
-    widths = rng.choice([1, 2, 4, 8, 16, 32], jobs, p=[0.966, 0.005, 0.016, 0.011, 0.0015, 0.0005])
-    made = []
-    for at in range(jobs):
-        width = int(widths[at])
-        made.append(
+    workers = rng.choice([1, 2, 4, 8, 16, 32], jobs, p=[0.966, 0.005, 0.016, 0.011, 0.0015, 0.0005])
+    drawn = []
+    for index in range(jobs):
+        count = int(workers[index])
+        drawn.append(
             build_job(
-                name=f"job-{at}",
-                arrival=int(arrivals[at]),
+                name=f"job-{index}",
+                arrival=int(arrivals[index]),
                 epochs=1,
-                chunks=2 * width,
-                minibatches=max(1, int(seconds[at] * width) // (2 * width)),
+                chunks=2 * count,
+                minibatches=max(1, int(seconds[index] * count) // (2 * count)),
                 speed=StepModel(Fraction(1)),
                 worker=worker,
-                ps=ps if at % 2 else None,
+                ps=ps if index % 2 else None,
                 utility=Sigmoid(float(rng.uniform(1, 100)), 0.5, float(rng.uniform(1, 15))),
                 slot_seconds=on.slot_seconds,
                 worker_bandwidth=3 * 10**9,
                 ps_bandwidth=10 * 10**9,
             )
         )
-    return on, made
+    return on, drawn
 
 
 def main() -> None:
@@ -78,12 +79,12 @@ def main() -> None:
     Simulation(on, jobs[:200], make_policy(given.policy, context, {})).run()  # compiles
     policy = make_policy(given.policy, context, {})
     profile = cProfile.Profile()
-    began, busy = time.perf_counter(), time.process_time()
+    began, cpu = time.perf_counter(), time.process_time()
     if given.profile:
         profile.enable()
     engine = Simulation(on, jobs, policy).run()
     profile.disable()
-    seconds, busy = time.perf_counter() - began, time.process_time() - busy
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     done = sum(record.completion is not None for record in engine.jobs.values())
     slots = engine.ledger.start
     print(
@@ -91,7 +92,7 @@ def main() -> None:
     )
     print(
         f"{given.policy:<8}{len(jobs):>8}{done:>8}{slots:>8}{seconds:>10.2f}"
-        f"{busy:>8.2f}{busy / len(jobs) * 1e6:>9.1f}"
+        f"{cpu:>8.2f}{cpu / len(jobs) * 1e6:>9.1f}"
     )
     if given.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)

@@ -1,11 +1,11 @@
-"""The live service with a long history: every page and listing, and how fast it recovers.
+"""The live service with a long history: times of requests, of dashboard views, and of recovery.
 
-``pages`` requests every page and listing of a service that knows 100,000 closed jobs and 1,000 open
-ones, of twenty tenants with budgets: how long each takes, and its processor time. ``views`` draws
-the dashboard of the same service in Chromium: how long until each view is complete. ``recovery``
-builds a store with as many closed jobs, thousands of open ones and almost a full snapshot interval
-of events. It starts the service on it, submits jobs, kills it (``kill -9``), and times the next
-start.
+``pages`` requests every page and list of a service with 100,000 closed jobs and 1,000 open jobs, of
+twenty tenants with budgets, and measures times and processor time. ``views`` opens every dashboard
+view of the same service in Chromium, and measures the time until the view is complete. ``recovery``
+builds a store with as many closed jobs, thousands of open jobs, and almost a snapshot interval of
+events. It starts the service on the store, submits jobs, kills the service (``kill -9``), and times
+the next start.
 
 Run: ``python -m benchmarks.bench_history [pages|views|recovery ...]
 [--jobs 100000] [--policy rolling]``.
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from benchmarks.bench_service import CLUSTER, Connection, HandClock, Server, job, serving
+from benchmarks.bench_service import CLUSTER, Connection, ManualClock, Server, job, serving
 
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
@@ -42,37 +42,33 @@ from shadowprice.service.state.slot_operations import AdvanceSlots
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import Store, tables
 
-SECONDS: Final = 60
-"""Length of a slot of `CLUSTER`."""
-
+SLOT_SECONDS: Final = 60  # length of a slot of `CLUSTER`
 TENANTS: Final = 20
-OPEN: Final = 1_000
-"""Jobs that are open while pages are asked for."""
+OPEN: Final = 1_000  # open jobs during the measurements of `pages` and `views`
 
 
-def fill(folder: Path, jobs: int) -> None:
-    """Write a history of closed jobs."""
+def write_history(folder: Path, jobs: int) -> None:
+    """Write a history of closed jobs into the service's store."""
     states = (State.FINISHED, State.FINISHED, State.REFUSED, State.FAILED, State.CANCELLED)
     store = Store(str(folder / "data"))
     store.open()
-    second = 1_000_000_000
-    now = time.time_ns() - jobs * second
+    begin = time.time_ns() - jobs * SECOND
     text = json.dumps(job("x"))
-    on = json.dumps([["gpu-0", 1, 0]])
+    placement = json.dumps([["gpu-0", 1, 0]])
     for first in range(0, jobs, 5_000):
-        rows, events, ran, paid = [], [], [], []
-        for at in range(first, min(jobs, first + 5_000)):
-            state, when = states[at % len(states)], now + at * second
+        rows, events, generations, entries = [], [], [], []
+        for number in range(first, min(jobs, first + 5_000)):
+            state, submitted = states[number % len(states)], begin + number * SECOND
             view = JobView(
-                10 + at,
-                f"tenant-{at % 20}/old-{at}",
-                f"old-{at}",
-                f"tenant-{at % 20}",
+                10 + number,
+                f"tenant-{number % 20}/old-{number}",
+                f"old-{number}",
+                f"tenant-{number % 20}",
                 state,
-                when,
-                when,
+                submitted,
+                submitted,
             )
-            view = replace(view, arrival=1, promise=9, closed=when + second, generation=1)
+            view = replace(view, arrival=1, promise=9, closed=submitted + SECOND, generation=1)
             rows.append(
                 {
                     "id": view.id,
@@ -82,7 +78,7 @@ def fill(folder: Path, jobs: int) -> None:
                     "tenant": view.tenant,
                     "state": state.value,
                     "open": 0,
-                    "submitted": when,
+                    "submitted": submitted,
                     "closed": view.closed,
                     "spec": text,
                     "content": "0" * 64,
@@ -90,26 +86,26 @@ def fill(folder: Path, jobs: int) -> None:
                     "token": None,
                 }
             )
-            ran.append(
+            generations.append(
                 {
                     "job": view.name,
                     "generation": 1,
-                    "ordered": when,
-                    "started": when,
+                    "ordered": submitted,
+                    "started": submitted,
                     "ended": view.closed,
-                    "placement": on,
+                    "placement": placement,
                     "slot": 1,
                     "workers": 1,
                     "ps": 0,
                 }
             )
-            for part, (entry, points) in enumerate((("debit", -8), ("refund", 8))):
-                paid.append(
+            for part, (kind, points) in enumerate((("debit", -8), ("refund", 8))):
+                entries.append(
                     {
-                        "id": 2 * at + part + 1,
-                        "at": when,
+                        "id": 2 * number + part + 1,
+                        "at": submitted,
                         "tenant": view.tenant,
-                        "kind": entry,
+                        "kind": kind,
                         "points": points * 1_000_000,
                         "balance": min(0, points) * 1_000_000,
                         "job": view.name,
@@ -122,8 +118,8 @@ def fill(folder: Path, jobs: int) -> None:
                 data |= {"payoff": 1.0, "utility": 2.0, "cost": 1.0, "kept": True}
                 events.append(
                     {
-                        "id": 100 + 4 * at + part,
-                        "at": when,
+                        "id": 100 + 4 * number + part,
+                        "at": submitted,
                         "kind": kind,
                         "decision": int(kind == "admitted"),
                         "job": view.name,
@@ -134,17 +130,17 @@ def fill(folder: Path, jobs: int) -> None:
         with store.transaction() as connection:
             store.write(connection, tables.jobs.insert(), rows)
             store.write(connection, tables.events.insert(), events)
-            store.write(connection, tables.generations.insert(), ran)
-            store.write(connection, tables.entries.insert(), paid)
+            store.write(connection, tables.generations.insert(), generations)
+            store.write(connection, tables.entries.insert(), entries)
     store.close()
 
 
-def ask(server: Server, path: str) -> Any:
-    """Return what a service answers."""
+def get_json(server: Server, path: str) -> Any:
+    """Return the JSON response of a service."""
 
     async def request() -> Any:
         connection = Connection(server)
-        status, body = await connection.ask("GET", path)
+        status, body = await connection.request("GET", path)
         connection.close()
         assert status == 200, (path, status, body)
         return json.loads(body)
@@ -152,74 +148,76 @@ def ask(server: Server, path: str) -> Any:
     return asyncio.run(request())
 
 
-def settled(folder: Path, policy: str, jobs: int) -> None:
-    """Write a history, and let jobs of tenants that pay be open after it."""
+def prepare(folder: Path, policy: str, jobs: int) -> None:
+    """Write a history, and submit open jobs of tenants with budgets."""
     with serving(folder, policy):
-        pass
-    fill(folder, jobs)
+        pass  # creates the store
+    write_history(folder, jobs)
     with serving(folder, policy) as server:
 
         async def submit() -> None:
             connection = Connection(server)
             budget = {"points": 1e6, "period": "7d", "carry": 0}
-            for at in range(TENANTS):
+            for number in range(TENANTS):
                 body = json.dumps({"share": {}, "budget": budget}).encode()
-                status, response = await connection.ask("PUT", f"/v1/tenants/tenant-{at}", body)
+                path = f"/v1/tenants/tenant-{number}"
+                status, response = await connection.request("PUT", path, body)
                 assert status == 200, (status, response)
-            # Most run for hours, so that who follows waits.
-            made = [
-                {**job(f"open-{at}", 2_000), "tenant": f"tenant-{at % TENANTS}"}
-                for at in range(OPEN)
+            # Most run for hours, so that later jobs have to wait.
+            records = [
+                {**job(f"open-{number}", 2_000), "tenant": f"tenant-{number % TENANTS}"}
+                for number in range(OPEN)
             ]
-            body = json.dumps({"jobs": made}).encode()
-            status, response = await connection.ask("POST", "/v1/jobs?wait=60", body)
+            body = json.dumps({"jobs": records}).encode()
+            status, response = await connection.request("POST", "/v1/jobs?wait=60", body)
             assert status == 202, (status, response)
-            while json.loads((await connection.ask("GET", "/v1/service"))[1])["pending"]:
+            while json.loads((await connection.request("GET", "/v1/service"))[1])["pending"]:
                 await asyncio.sleep(0.2)
             connection.close()
 
         asyncio.run(submit())
-        time.sleep(SECONDS + 2)  # a slot begins, and a sample of prices is taken
-        states = Counter(one["state"] for one in ask(server, f"/v1/jobs?limit={OPEN}")["jobs"])
-        print(f"{jobs:,} jobs of history, and newest: {dict(states)}")
+        time.sleep(SLOT_SECONDS + 2)  # until a slot begins, and prices are sampled
+        newest = get_json(server, f"/v1/jobs?limit={OPEN}")["jobs"]
+        states = Counter(record["state"] for record in newest)
+        print(f"{jobs:,} closed jobs; newest jobs by state: {dict(states)}")
 
 
 def pages(folder: Path, policy: str, jobs: int) -> None:
-    """Every page and listing over a long history."""
-    settled(folder, policy, jobs)
-    middle = f"/v1/jobs/old-{jobs // 3}"
-    going = "state=pending,admitted,standby,running,resizing"
+    """Measure the requests of every page and list, with a long history."""
+    prepare(folder, policy, jobs)
+    closed_job = f"/v1/jobs/old-{jobs // 3}"
+    open_states = "state=pending,admitted,standby,running,resizing"
     paths = {
         "the dashboard's page": "/",
         "newest jobs": "/v1/jobs?limit=100",
-        "1,000 open jobs": f"/v1/jobs?{going}&limit=1000",
-        "open jobs": f"/v1/jobs?{going}&limit=100",
+        "1,000 open jobs": f"/v1/jobs?{open_states}&limit=1000",
+        "open jobs": f"/v1/jobs?{open_states}&limit=100",
         "1,000 closed jobs": f"/v1/jobs?cursor={jobs // 2}&limit=1000",
         "jobs of a state": "/v1/jobs?state=cancelled&limit=100",
         "jobs of three states": "/v1/jobs?state=failed,refused,running&limit=100",
         "jobs of a tenant": "/v1/jobs?tenant=tenant-7&limit=100",
         "jobs of tenant and state": "/v1/jobs?tenant=tenant-8&state=failed&limit=100",
-        "a state that is empty": "/v1/jobs?state=resizing&limit=100",
+        "a state without jobs": "/v1/jobs?state=resizing&limit=100",
         "jobs from the middle": f"/v1/jobs?cursor={jobs // 2}&limit=100",
         "the oldest jobs": "/v1/jobs?cursor=110&limit=100",
-        "a job": middle,
-        "a story": f"{middle}/explain",
-        "what ran of a job": f"{middle}/generations",
-        "a job's curve": f"{middle}/progress",
+        "a closed job": closed_job,
+        "its history": f"{closed_job}/explain",
+        "its generations": f"{closed_job}/generations",
+        "its progress": f"{closed_job}/progress",
         "an open job": "/v1/jobs/open-0",
-        "its story": "/v1/jobs/open-0/explain",
-        "where it runs": "/v1/timeline?job=open-0&back=60&slots=60",
+        "history of the open job": "/v1/jobs/open-0/explain",
+        "timeline of the open job": "/v1/timeline?job=open-0&back=60&slots=60",
         "newest decisions": "/v1/decisions?limit=100",
         "1,000 decisions": "/v1/decisions?limit=1000",
         "decisions of a tenant": "/v1/decisions?tenant=tenant-7&limit=100",
         "decisions on a job": f"/v1/decisions?job=old-{jobs // 3}",
         "servers": "/v1/servers",
-        "servers x time": "/v1/timeline",
-        "the same, 240 slots each way": "/v1/timeline?back=240&slots=240",
-        "what really ran": "/v1/timeline?real=true",
-        "a server x time": "/v1/timeline?server=gpu-0&back=240&slots=240",
+        "timeline of the servers": "/v1/timeline",
+        "the same, 240 slots back and ahead": "/v1/timeline?back=240&slots=240",
+        "timeline of an observed scheduler": "/v1/timeline?real=true",
+        "timeline of a server": "/v1/timeline?server=gpu-0&back=240&slots=240",
         "a comparison": "/v1/comparison?days=7",
-        "its jobs": "/v1/comparison/jobs?limit=100",
+        "jobs of the comparison": "/v1/comparison/jobs?limit=100",
         "tenants": "/v1/tenants",
         "a statement": "/v1/tenants/tenant-7/statement?back=0&limit=1000",
         "100 of 10,000 entries": "/v1/tenants/tenant-7/statement?back=0&limit=100",
@@ -234,18 +232,18 @@ def pages(folder: Path, policy: str, jobs: int) -> None:
     }
     request = json.dumps({**job("quoted"), "tenant": "tenant-7"}).encode()
     with serving(folder, policy) as server:
-        print("pages: median and longest of 20, processor time of one")
+        print("pages: median and longest of 20 requests, processor time of one")
 
-        async def each() -> None:
+        async def measure_all() -> None:
             connection = Connection(server)
             for label, path in [*paths.items(), ("a quote", "/v1/quote")]:
                 times, cpu = [], server.cpu()
                 for _ in range(20):
                     began = time.perf_counter()
                     if label == "a quote":
-                        status, body = await connection.ask("POST", path, request)
+                        status, body = await connection.request("POST", path, request)
                     else:
-                        status, body = await connection.ask("GET", path)
+                        status, body = await connection.request("GET", path)
                     times.append(time.perf_counter() - began)
                     assert status == 200, (path, status, body)
                 print(
@@ -256,7 +254,7 @@ def pages(folder: Path, policy: str, jobs: int) -> None:
                 )
             connection.close()
 
-        asyncio.run(each())
+        asyncio.run(measure_all())
 
 
 VIEWS: Final = {
@@ -271,89 +269,89 @@ VIEWS: Final = {
     "tenants": "#/tenants",
     "a statement": "#/statement/tenant-7",
     "what if": "#/whatif",
-    "what really ran": "#/observed",
+    "observed scheduler": "#/observed",
 }
-"""Views of the dashboard by their addresses."""
+"""Addresses of the dashboard's views."""
 
-COUNT: Final = """
-const real = window.fetch;
-window.asked = 0;
+COUNT_REQUESTS: Final = """
+const realFetch = window.fetch;
+window.pending = 0;
 window.fetch = async (...words) => {
-  if (String(words[0]).includes("/v1/events")) return real(...words);
-  window.asked += 1;
-  try { return await real(...words); } finally { window.asked -= 1; }
+  if (String(words[0]).includes("/v1/events")) return realFetch(...words);
+  window.pending += 1;
+  try { return await realFetch(...words); } finally { window.pending -= 1; }
 };
 """
-"""Counts what a page waits for, but for the stream that never ends."""
+"""Counts the pending requests of a page, except the event stream, which never ends."""
 
-DRAWN: Final = """async (address) => {
+OPEN_VIEW: Final = """async (address) => {
   const frame = () => new Promise(requestAnimationFrame);
   const began = performance.now();
-  let stands = null;
+  let complete = null;
   location.hash = address;
   await frame();
   for (let quiet = 0; quiet < 5; await frame()) {
-    quiet = window.asked ? 0 : quiet + 1;
-    if (quiet === 1) stands = performance.now() - began;
+    quiet = window.pending ? 0 : quiet + 1;
+    if (quiet === 1) complete = performance.now() - began;
   }
-  return stands;
+  return complete;
 }"""
-"""Goes to a view; returns the milliseconds until nothing more was asked for, and it was drawn."""
+"""Opens a view, and returns the milliseconds until five frames without a pending request begin."""
 
 
 def views(folder: Path, policy: str, jobs: int) -> None:
-    """Let Chromium draw every view, on a computer's screen and a phone's."""
-    from playwright.sync_api import sync_playwright  # noqa: PLC0415  # of the tests' extra
+    """Open every view in Chromium, at the widths of a computer and a phone."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415  # an extra of the tests
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    settled(folder, policy, jobs)
+    prepare(folder, policy, jobs)
     with serving(folder, policy) as server, sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for width, height in ((1400, 900), (390, 844)):
             page = browser.new_page(viewport={"width": width, "height": height})
-            page.add_init_script(COUNT)
+            page.add_init_script(COUNT_REQUESTS)
             page.goto(server.address)
             page.get_by_label("Token").fill(server.token)
             page.keyboard.press("Enter")
             page.locator(".chip.live").wait_for()
-            print(f"views, {width} pixels wide: median and longest of 7 until one stands")
+            print(f"views, {width} pixels wide: median and longest of 7 until complete")
             for label, address in VIEWS.items():
                 times = []
                 for _ in range(7):
-                    page.evaluate(DRAWN, "#/nowhere")
-                    times.append(page.evaluate(DRAWN, address))
+                    page.evaluate(OPEN_VIEW, "#/nowhere")
+                    times.append(page.evaluate(OPEN_VIEW, address))
                 assert page.locator("main h1").inner_text() != "Page not found", label
-                middle = statistics.median(times)
-                print(f"  {label}: {middle:.0f} ms, {max(times):.0f} ms", flush=True)
+                median = statistics.median(times)
+                print(f"  {label}: {median:.0f} ms, {max(times):.0f} ms", flush=True)
             page.close()
         browser.close()
 
 
-def live_and_die(folder: Path, policy: str, jobs: int, waiting: int, events: int) -> None:
-    """Take thousands of events in, and be killed shortly before a snapshot would be written."""
+def run_until_killed(folder: Path, policy: str, jobs: int, waiting: int, events: int) -> None:
+    """Process thousands of events, then kill this process shortly before a snapshot is due."""
     cluster = resolve_cluster(yaml.safe_load(CLUSTER))
     store = Store(str(folder / "data"))
     store.open()
-    clock = HandClock()
-    clock.at = time.time_ns() - ((events - waiting) // 20 + 2) * SECONDS * SECOND
+    clock = ManualClock()
+    # So long ago that all slots of this run have passed when the service starts.
+    clock.now = time.time_ns() - ((events - waiting) // 20 + 2) * SLOT_SECONDS * SECOND
     choice = PolicyChoice(policy, {})
-    DurableEngine(
-        store, cluster, choice, MonotonicWallClock(clock), virtual=True
-    )  # slots are counted from here
+    # The first start stores the beginning of slot 0.
+    DurableEngine(store, cluster, choice, MonotonicWallClock(clock), virtual=True)
     store.close()
-    fill(folder, jobs)
+    write_history(folder, jobs)
     store = Store(str(folder / "data"))
     store.open()
     durable = DurableEngine(store, cluster, choice, MonotonicWallClock(clock), virtual=True)
     first = durable.state.engine.sequence
-    at = 0
+    number = 0
     while durable.state.engine.sequence - first < events:
-        record = job(f"s-{at}", 200 if at < waiting else 2)
-        found = read_submissions([record], cluster, tenant=None, runs=False)
-        durable.commit([SubmitJobs(found, at_once=True)])
-        at += 1
-        if at > waiting and at % 20 == 0:
-            clock.at += SECONDS * SECOND
+        record = job(f"s-{number}", 200 if number < waiting else 2)
+        submissions = read_submissions([record], cluster, tenant=None, runs=False)
+        durable.commit([SubmitJobs(submissions, at_once=True)])
+        number += 1
+        if number > waiting and number % 20 == 0:
+            clock.now += SLOT_SECONDS * SECOND
             [began] = durable.commit([AdvanceSlots(virtual=True)]).answers
             assert began.is_caught_up, began
     slots = durable.state.engine.slot
@@ -371,43 +369,41 @@ def live_and_die(folder: Path, policy: str, jobs: int, waiting: int, events: int
 
 
 def recovery(folder: Path, policy: str, jobs: int, waiting: int, events: int) -> None:
-    """Start after ``kill -9``, with a long history."""
-    # Slots are counted from a service's first start, and those of the killed one lie in the past.
+    """Measure starts: on an empty store, with a long history, and after ``kill -9``."""
+    # Two stores, because the slots of the killed process began in the past.
     before, folder = folder / "before", folder / "killed"
     before.mkdir()
     folder.mkdir()
     with serving(before, policy) as server:
-        print(f"a start with nothing: {server.started:.2f} s, {server.cpu():.2f} s of CPU")
-    fill(before, jobs)
+        print(f"start on an empty store: {server.started:.2f} s, {server.cpu():.2f} s of CPU")
+    write_history(before, jobs)
     with serving(before, policy) as server:
-        print(
-            f"  with {jobs:,} jobs of history: {server.started:.2f} s, {server.cpu():.2f} s of CPU"
-        )
-    words = [sys.executable, "-m", "benchmarks.bench_history", "live-and-die"]
-    words += ["--folder", str(folder), "--policy", policy, "--jobs", str(jobs)]
-    lived = subprocess.run(
-        [*words, "--open", str(waiting), "--events", str(events)],
+        print(f"  with {jobs:,} closed jobs: {server.started:.2f} s, {server.cpu():.2f} s of CPU")
+    argv = [sys.executable, "-m", "benchmarks.bench_history", "run-until-killed"]
+    argv += ["--folder", str(folder), "--policy", policy, "--jobs", str(jobs)]
+    killed = subprocess.run(
+        [*argv, "--open", str(waiting), "--events", str(events)],
         check=False,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert lived.returncode == -signal.SIGKILL, lived.returncode
-    known = json.loads(lived.stdout)
+    assert killed.returncode == -signal.SIGKILL, killed.returncode
+    state = json.loads(killed.stdout)
     with serving(folder, policy) as server:
         print(
-            f"  and {known['events']:,} events ({known['slots']} slots) of one that was killed, "
-            f"{known['open']:,} jobs open: {server.started:.2f} s, {server.cpu():.2f} s of CPU"
+            f"  and {state['events']:,} events ({state['slots']} slots) of a killed process, "
+            f"{state['open']:,} open jobs: {server.started:.2f} s, {server.cpu():.2f} s of CPU"
         )
-        response = ask(
+        response = get_json(
             server, "/v1/jobs?state=admitted,standby,running,resizing,pending&limit=1000"
         )
-        assert len(response["jobs"]) == min(1_000, known["open"]), len(response["jobs"])
+        assert len(response["jobs"]) == min(1_000, state["open"]), len(response["jobs"])
 
         async def submit() -> None:
             connection = Connection(server)
-            for at in range(100):
-                body = json.dumps(job(f"last-{at}")).encode()
-                status, _ = await connection.ask("POST", "/v1/jobs", body)
+            for number in range(100):
+                body = json.dumps(job(f"last-{number}")).encode()
+                status, _ = await connection.request("POST", "/v1/jobs", body)
                 assert status == 200, status
             connection.close()
 
@@ -415,9 +411,10 @@ def recovery(folder: Path, policy: str, jobs: int, waiting: int, events: int) ->
         server.process.kill()
         server.process.wait()
     with serving(folder, policy) as server:
-        print(f"  killed with 100 more: {server.started:.2f} s, {server.cpu():.2f} s of CPU")
-        newest = ask(server, "/v1/jobs?limit=100")["jobs"]
-        assert [one["name"] for one in newest] == [f"last-{at}" for at in reversed(range(100))]
+        print(f"  and 100 more jobs: {server.started:.2f} s, {server.cpu():.2f} s of CPU")
+        newest = get_json(server, "/v1/jobs?limit=100")["jobs"]
+        expected = [f"last-{number}" for number in reversed(range(100))]
+        assert [record["name"] for record in newest] == expected
 
 
 def main() -> None:
@@ -439,8 +436,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # of the killed process
     chosen = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    if chosen.kinds == ["live-and-die"]:  # the process that `recovery` starts and kills
-        live_and_die(chosen.folder, chosen.policy, chosen.jobs, chosen.open, chosen.events)
+    if chosen.kinds == ["run-until-killed"]:  # in the process that `recovery` starts
+        run_until_killed(chosen.folder, chosen.policy, chosen.jobs, chosen.open, chosen.events)
     unknown = set(chosen.kinds) - {"pages", "views", "recovery"}
     if unknown:
         parser.error(f"unknown kind {min(unknown)!r}; choose pages, views or recovery")

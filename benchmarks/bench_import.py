@@ -1,8 +1,8 @@
-"""Import of a million trace rows, beside a plain loop over the csv module on the same file.
+"""Time to import a million trace rows, compared with a plain loop over Python's csv module.
 
 Generates files of 1,000,000 rows in a temporary directory (Philly's flat layout, plain and gzip,
-Helios, and SWF), imports each, and checks that the loop finds the same jobs in the same order.
-The aim is 3 s for a million rows; medians of three runs.
+Helios, and SWF), imports each, and checks that the loop reads the same jobs in the same order. The
+aim is 3 s for a million rows. Times are medians of three runs.
 
 Run: ``python -m benchmarks.bench_import [ROWS]``
 """
@@ -25,7 +25,7 @@ import polars as pl
 from shadowprice.traces.locate import read_trace
 
 AIM_SECONDS = 3.0
-EPOCH = 1_504_756_737
+EPOCH = 1_504_756_737  # Unix time of the first submissions
 TIME = "%Y-%m-%d %H:%M:%S"
 Rows = list[tuple[float, float, float]]
 
@@ -39,8 +39,8 @@ def draw(rows: int) -> pl.DataFrame:
         {"submit": submit, "run": run, "gpus": generator.choice([1, 2, 4, 8], rows)}
     )
     times = [
-        pl.from_epoch(at).dt.strftime(TIME).alias(name)
-        for name, at in (
+        pl.from_epoch(seconds).dt.strftime(TIME).alias(name)
+        for name, seconds in (
             ("submit_time", pl.col("submit")),
             ("start_time", pl.col("submit") + 5),
             ("end_time", pl.col("submit") + 5 + pl.col("run")),
@@ -133,9 +133,9 @@ def main() -> None:
             start = time.perf_counter()
             expected = naive(name, path)
             slow = time.perf_counter() - start
-            found = read_trace(spec).jobs.select("submit", "duration", "gpus").rows()
-            if found != expected:
-                raise SystemExit(f"{name}: the import and the plain loop disagree")
+            imported = read_trace(spec).jobs.select("submit", "duration", "gpus").rows()
+            if imported != expected:
+                raise SystemExit(f"{name}: the import and the plain loop read different jobs")
             size = path.stat().st_size / 1e6
             print(f"{name:12} {size:6.0f} {fast:9.2f} {slow:13.2f} {slow / fast:6.1f}")
 

@@ -1,8 +1,8 @@
-"""TrainingJobs on many nodes: from a resource to its status, and what that asks of the API server.
+"""TrainingJobs on many nodes: times from resource to status, and the load of the API server.
 
-A real API server with hollow nodes, which take pods and only say that they run (`make testbed`),
-and tell a line as their log; ``shadowprice serve --executor kubernetes`` follows the resources.
-They are applied at a steady rate, then deleted all at once:
+Runs a real API server with hollow nodes, which accept pods and only report that they run, with one
+line as their log (`make testbed`). ``shadowprice serve --executor kubernetes`` watches the
+resources. The benchmark creates them at a steady rate, then deletes all together:
 ``python -m benchmarks.bench_kubernetes --nodes 500 --jobs 1000``.
 """
 
@@ -43,7 +43,7 @@ USER = "service"
 
 
 def resource(name: str) -> dict[str, Any]:
-    """Return a job of one worker that asks for a core."""
+    """Return the TrainingJob of a job with one worker that requests one core."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -60,113 +60,115 @@ def resource(name: str) -> dict[str, Any]:
     }
 
 
-class Followed:
-    """When each resource was first seen in each state.
+class StateWatch:
+    """Watches the resources; `first_seen` has the time of each state of each resource, by name.
 
     Parameters
     ----------
-    connection : Connection
-        To the API server.
+    connection : ApiClient
+        Connection to the API server.
     """
 
     def __init__(self, connection: ApiClient) -> None:
-        self.seen: dict[str, dict[str, float]] = {}
+        self.first_seen: dict[str, dict[str, float]] = {}
         self.informer = Informer(connection, RESOURCES, self._reduce, self._changed)
 
     @staticmethod
-    def _reduce(found: Mapping[str, Any]) -> tuple[str, str]:
-        print_row = found.get("status", {})
-        return str(found["metadata"]["name"]), str(print_row.get("state", ""))
+    def _reduce(item: Mapping[str, Any]) -> tuple[str, str]:
+        status = item.get("status", {})
+        return str(item["metadata"]["name"]), str(status.get("state", ""))
 
     def _changed(self, _: str, old: tuple[str, str] | None, new: tuple[str, str] | None) -> None:
         now = time.monotonic()
         name, state = new or old or ("", "")
-        self.seen.setdefault(name, {}).setdefault(state if new else "gone", now)
+        self.first_seen.setdefault(name, {}).setdefault(state if new else "gone", now)
 
     def count(self, state: str) -> int:
-        """Return how many were ever seen so."""
-        return sum(state in seen for seen in self.seen.values())
+        """Return the number of resources that have ever been in a state."""
+        return sum(state in times for times in self.first_seen.values())
 
-    async def until(self, state: str, count: int, patience: float) -> None:
-        """Wait until so many were."""
-        end = time.monotonic() + patience
+    async def wait(self, state: str, count: int, timeout: float) -> None:
+        """Wait until a number of resources have been in a state, or until the timeout."""
+        end = time.monotonic() + timeout
         while self.count(state) < count and time.monotonic() < end:
             await asyncio.sleep(0.1)
 
 
-def print_row(what: str, seconds: Sequence[float], of: int) -> None:
-    """Print a line of the table."""
+def print_row(label: str, seconds: Sequence[float], jobs: int) -> None:
+    """Print quantiles of the seconds of the jobs that have any."""
     p50, p99, worst = np.quantile(seconds, [0.5, 0.99, 1.0]) if seconds else [float("nan")] * 3
-    print(f"{what:<36}{len(seconds):>6} of {of}{p50:>9.2f}{p99:>9.2f}{worst:>9.2f}", flush=True)
+    print(f"{label:<36}{len(seconds):>6} of {jobs}{p50:>9.2f}{p99:>9.2f}{worst:>9.2f}", flush=True)
 
 
 async def measure(
-    bed: Testbed, jobs: int, rate: float, patience: float, between: Callable[[str], None]
+    bed: Testbed, jobs: int, rate: float, timeout: float, print_costs: Callable[[str], None]
 ) -> None:
-    """Apply, wait, delete; ``between`` tells what that took, after either half."""
+    """Create the resources, wait until they run, delete them; print times and costs."""
     connection = await ApiClient.open(str(bed.kubeconfig))
-    followed = Followed(connection)
-    await followed.informer.start()
-    applied: dict[str, float] = {}
+    watch = StateWatch(connection)
+    await watch.informer.start()
+    created: dict[str, float] = {}
     began = time.monotonic()
     for number in range(jobs):
         await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
         name = f"job-{number}"
-        applied[name] = time.monotonic()
+        created[name] = time.monotonic()
         await connection.post(RESOURCES, resource(name))
-    print(f"applied {jobs} at {jobs / (time.monotonic() - began):.1f} a second", flush=True)
-    await followed.until("running", jobs, patience)
-    print(f"{'seconds':<36}{'jobs':>14}{'median':>9}{'p99':>9}{'most':>9}")
-    first = [
-        min(at for state, at in seen.items() if state) - applied[name]
-        for name, seen in followed.seen.items()
-        if any(seen)
+    print(f"created {jobs} at {jobs / (time.monotonic() - began):.1f} per second", flush=True)
+    await watch.wait("running", jobs, timeout)
+    print(f"{'seconds':<36}{'jobs':>14}{'median':>9}{'p99':>9}{'max':>9}")
+    until_status = [
+        min(at for state, at in times.items() if state) - created[name]
+        for name, times in watch.first_seen.items()
+        if any(times)
     ]
-    print_row("applied until its status is told", first, jobs)
-    ran = [
-        seen["running"] - applied[one] for one, seen in followed.seen.items() if "running" in seen
+    print_row("from creation to a status", until_status, jobs)
+    until_running = [
+        times["running"] - created[name]
+        for name, times in watch.first_seen.items()
+        if "running" in times
     ]
-    print_row("applied until its pod runs", ran, jobs)
-    between("until all run")
+    print_row("from creation to a running pod", until_running, jobs)
+    print_costs("until all run")
     began = time.monotonic()
-    # One by one, as kubectl does: a request for all of them at once the server cuts off midway.
+    # One by one, as kubectl does: the server ends a request to delete all before it is done.
     requested: dict[str, float] = {}
 
     async def delete(name: str) -> None:
         await connection.delete(f"{RESOURCES}/{name}")
         requested[name] = time.monotonic()
 
-    await asyncio.gather(*map(delete, applied))
-    print(f"asked for all of that in {time.monotonic() - began:.1f} s", flush=True)
-    await followed.until("gone", jobs, patience)
-    gone = [seen["gone"] - began for seen in followed.seen.values() if "gone" in seen]
-    print_row("all deleted at once, until gone", gone, jobs)
-    own = [
-        max(0.0, seen["gone"] - requested[name])
-        for name, seen in followed.seen.items()
-        if "gone" in seen
+    await asyncio.gather(*map(delete, created))
+    print(f"sent all deletions in {time.monotonic() - began:.1f} s", flush=True)
+    await watch.wait("gone", jobs, timeout)
+    since_first = [times["gone"] - began for times in watch.first_seen.values() if "gone" in times]
+    print_row("from the first deletion until gone", since_first, jobs)
+    since_own = [
+        max(0.0, times["gone"] - requested[name])
+        for name, times in watch.first_seen.items()
+        if "gone" in times
     ]
-    print_row("of each, from when it was asked for", own, jobs)
-    between("until all are gone")
-    await followed.informer.close()
+    print_row("from its own deletion until gone", since_own, jobs)
+    print_costs("until all are gone")
+    await watch.informer.close()
     await connection.close()
 
 
-class Spent:
-    """What was asked, and what it took, since the last time that it was told.
+class Costs:
+    """Processor times, latencies and requests since the last call of `print_costs`.
 
     Parameters
     ----------
     bed : Testbed
         The cluster.
     service : int
-        The service's process.
+        Process of the service.
     address : str
-        Where it answers.
+        URL of the service.
     token : Path
-        Its operator's token.
+        File of its operator's token.
     jobs : int
-        How many jobs it is divided by.
+        Number of jobs, for costs per job.
     """
 
     def __init__(self, bed: Testbed, service: int, address: str, token: Path, jobs: int) -> None:
@@ -174,44 +176,45 @@ class Spent:
         self._jobs = jobs
         self._address = address
         self._headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
-        named = {**bed.plane.components, "hollow nodes": bed.hollow.component}
-        self._pids = {name: one.pid for name, one in named.items()}
+        components = {**bed.plane.components, "hollow nodes": bed.hollow.component}
+        self._pids = {name: component.pid for name, component in components.items()}
         self._pids["service"] = service
-        self._read = 0
-        self._counted: dict[str, Mapping[float, float]] = {}
+        self._audit_lines = 0  # lines of the audit log that were printed
+        self._buckets: dict[str, Mapping[float, float]] = {}  # of the last call, by histogram
         self._since = time.monotonic()
-        self._ticks = self._processors()
+        self._cpu = self._cpu_seconds()
 
-    def tell(self, what: str) -> None:
-        """Print it."""
-        now, ticks = time.monotonic(), self._processors()
-        spent = now - self._since
-        used = {name: ticks[name] - self._ticks[name] for name in ticks}
-        load = " ".join(f"{one:.1f}" for one in os.getloadavg())
-        print(f"-- {what}: {spent:.0f} s, load {load}")
-        for name, seconds in sorted(used.items(), key=lambda one: -one[1]):
+    def print_costs(self, phase: str) -> None:
+        """Print the costs of a phase."""
+        now, cpu = time.monotonic(), self._cpu_seconds()
+        elapsed = now - self._since
+        used = {name: cpu[name] - self._cpu[name] for name in cpu}
+        load = " ".join(f"{average:.1f}" for average in os.getloadavg())
+        print(f"-- {phase}: {elapsed:.0f} s, load {load}")
+        for name, seconds in sorted(used.items(), key=lambda item: -item[1]):
             each = 1000 * seconds / self._jobs
-            print(f"{name:<36}{seconds / spent:>9.2f} cores{each:>9.0f} ms a job")
-        self._quantiles("a look at a resource", "shadowprice_trainingjob_seconds", self._own())
+            print(f"{name:<36}{seconds / elapsed:>9.2f} cores{each:>9.0f} ms a job")
+        own = self._service_metrics()
+        self._quantiles("reconciliation of a resource", "shadowprice_trainingjob_seconds", own)
         etcd = self._metrics("etcd")
         self._quantiles("etcd writes to disk", "etcd_disk_wal_fsync_duration_seconds", etcd)
         server = self._bed.access.ask("GET", "/metrics")
         for verb in ("POST", "PUT", "PATCH", "DELETE"):
             name = "apiserver_request_duration_seconds"
             self._quantiles(f"API server, {verb}", name, server, f'verb="{verb}"')
-        self._quantiles("API server, of these in etcd", "etcd_request_duration_seconds", server)
-        self._calls()
-        self._since, self._ticks = time.monotonic(), self._processors()
+        self._quantiles("API server, time in etcd", "etcd_request_duration_seconds", server)
+        self._print_requests()
+        self._since, self._cpu = time.monotonic(), self._cpu_seconds()
 
-    def _processors(self) -> dict[str, float]:
-        """Return the processor time of every program, in seconds."""
-        found = {}
+    def _cpu_seconds(self) -> dict[str, float]:
+        """Return the processor time of each program, in seconds."""
+        seconds = {}
         for name, pid in self._pids.items():
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            found[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return found
+            seconds[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return seconds
 
-    def _own(self) -> str:
+    def _service_metrics(self) -> str:
         return httpx.get(f"{self._address}/metrics", headers=self._headers, timeout=60.0).text
 
     def _metrics(self, name: str) -> str:
@@ -219,48 +222,47 @@ class Spent:
         address = words[words.index("--listen-client-urls") + 1]
         return httpx.get(f"{address}/metrics", timeout=60.0).text
 
-    def _quantiles(self, what: str, name: str, text: str, verb: str = "") -> None:
-        """Print median and 99th percentile of a histogram, as its buckets tell them."""
-        counts: defaultdict[float, float] = defaultdict(float)
+    def _quantiles(self, label: str, name: str, text: str, verb: str = "") -> None:
+        """Print the buckets of a histogram's new values that have the median and the p99."""
+        counts: defaultdict[float, float] = defaultdict(float)  # by upper bound
         for line in text.splitlines():
             if line.startswith(f"{name}_bucket{{") and verb in line:
-                at = re.search(r'le="([^"]+)"', line)
-                assert at is not None
-                counts[float(at[1])] += float(line.rpartition(" ")[2])
-        before = self._counted.get(what, {})
-        self._counted[what] = counts
-        new = {at: count - before.get(at, 0.0) for at, count in counts.items()}
+                bound = re.search(r'le="([^"]+)"', line)
+                assert bound is not None
+                counts[float(bound[1])] += float(line.rpartition(" ")[2])
+        before = self._buckets.get(label, {})
+        self._buckets[label] = counts
+        new = {bound: count - before.get(bound, 0.0) for bound, count in counts.items()}
         total = new.get(math.inf, 0.0)
         if not total:
             return
-        quantiles = [
-            next(at for at, count in sorted(new.items()) if count >= share * total)
+        median, p99 = (
+            next(bound for bound, count in sorted(new.items()) if count >= share * total)
             for share in (0.5, 0.99)
-        ]
-        print(
-            f"{what:<36}{total:>9.0f} times; 50% at most {quantiles[0]:g} s, 99% {quantiles[1]:g} s"
         )
+        print(f"{label:<36}{total:>9.0f} times; 50% at most {median:g} s, 99% {p99:g} s")
 
-    def _calls(self) -> None:
-        """Print what the service asked the API server for, a job, and what answers took there."""
-        took: defaultdict[str, list[float]] = defaultdict(list)
+    def _print_requests(self) -> None:
+        """Print the service's requests to the API server per job, with their mean duration."""
+        durations: defaultdict[str, list[float]] = defaultdict(list)
         number = -1
         for number, line in enumerate(entries(self._bed.audit)):
-            if number < self._read or line["stage"] != "ResponseComplete":
-                continue  # a stream has a line when it begins, too
+            # A watch also has a line when it begins.
+            if number < self._audit_lines or line["stage"] != "ResponseComplete":
+                continue
             if line["user"]["username"] == USER and line["verb"] != "watch":
-                about = line.get("objectRef", {})
-                what = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
-                came, left = (
+                target = line.get("objectRef", {})
+                kind = "/".join(filter(None, (target.get("resource"), target.get("subresource"))))
+                received, responded = (
                     datetime.fromisoformat(line[key].replace("Z", "+00:00")).timestamp()
                     for key in ("requestReceivedTimestamp", "stageTimestamp")
                 )
-                took[f"{line['verb']} {what}"].append(left - came)
-        self._read = number + 1
-        for what, seconds in sorted(took.items(), key=lambda one: -len(one[1]))[:14]:
+                durations[f"{line['verb']} {kind}"].append(responded - received)
+        self._audit_lines = number + 1
+        for kind, seconds in sorted(durations.items(), key=lambda item: -len(item[1]))[:14]:
             each, mean = len(seconds) / self._jobs, 1000 * sum(seconds) / len(seconds)
-            print(f"{what:<36}{each:>9.2f} a job{mean:>12.0f} ms an answer")
-        count = sum(map(len, took.values()))
+            print(f"{kind:<36}{each:>9.2f} a job{mean:>12.0f} ms each")
+        count = sum(map(len, durations.values()))
         print(f"{'all':<36}{count / self._jobs:>9.2f} a job", flush=True)
 
 
@@ -269,13 +271,13 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--nodes", type=int, default=100)
     options.add_argument("--jobs", type=int, default=200)
-    options.add_argument("--rate", type=float, default=10.0, help="resources applied a second")
+    options.add_argument("--rate", type=float, default=10.0, help="resources created per second")
     options.add_argument("--policy", default="rolling")
     options.add_argument("--slot", default="30s")
-    options.add_argument("--patience", type=float, default=300.0, help="seconds for either half")
+    options.add_argument("--timeout", type=float, default=300.0, help="maximum seconds of a phase")
     given = options.parse_args()
-    if why := missing():
-        print(why)
+    if reason := missing():
+        print(reason)
         return
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -288,13 +290,13 @@ def main() -> None:
         cluster.write_text(
             yaml.safe_dump({"slot": given.slot, "horizon": 400, "servers": [server]})
         )
-        words = ["serve", "-c", str(cluster), "--policy", given.policy, "--executor", "kubernetes"]
-        words += ["--address", str(bed.kubeconfig_of(USER)), "--data", f"{folder}/data"]
-        words += ["--listen", "127.0.0.1:0"]
-        words += ["--executor-set", "namespace=default", "--executor-set", "image=none:1"]
+        argv = ["serve", "-c", str(cluster), "--policy", given.policy, "--executor", "kubernetes"]
+        argv += ["--address", str(bed.kubeconfig_of(USER)), "--data", f"{folder}/data"]
+        argv += ["--listen", "127.0.0.1:0"]
+        argv += ["--executor-set", "namespace=default", "--executor-set", "image=none:1"]
         with Path(folder, "log").open("wb") as log:
             service = subprocess.Popen(
-                [str(Path(sys.executable).with_name("shadowprice")), *words],
+                [str(Path(sys.executable).with_name("shadowprice")), *argv],
                 stdout=log,
                 stderr=log,
                 cwd=folder,
@@ -308,8 +310,8 @@ def main() -> None:
             address = re.search(r"http://[\w.:]+", Path(folder, "log").read_text())
             assert address is not None
             token = Path(folder, "data", "operator.token")
-            spent = Spent(bed, service.pid, address[0], token, given.jobs)
-            asyncio.run(measure(bed, given.jobs, given.rate, given.patience, spent.tell))
+            costs = Costs(bed, service.pid, address[0], token, given.jobs)
+            asyncio.run(measure(bed, given.jobs, given.rate, given.timeout, costs.print_costs))
         finally:
             service.send_signal(signal.SIGTERM)
             service.wait(60)

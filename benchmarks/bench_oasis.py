@@ -1,9 +1,10 @@
-"""OASiS decisions in running clusters, beside the plain numpy decision of `oasis_twin`.
+"""Times of OASiS's decisions in running clusters, compared with the plain one of `oasis_twin`.
 
-A generated workload arrives at the paper's kind of cluster; every decision is timed where the
-engine asks for it (prices followed, every slot costed, the search, the placement; or the reasons of
-a refusal). Jobs too long for what is left of the timespan are refused at a glance and not counted.
-Some of the others are also put to the twin on the same ledger, whose payoff must be the same.
+A generated workload arrives at a cluster like the paper's. Every decision that the engine requests
+is timed: update of prices, cost of every slot, search, and placement, or the reasons of a refusal.
+Jobs that are too long for the remaining timespan don't count, because no search is needed to refuse
+them. Some decisions are also taken by the plain reference (the "twin") on the same ledger, with the
+same payoff.
 
 Run: ``python -m benchmarks.bench_oasis``
 """
@@ -51,7 +52,7 @@ ROWS = (
 
 
 class Stopwatch:
-    """Times a policy's decisions, and asks the twin now and then."""
+    """Times a policy's decisions, and has every so many checked by the twin."""
 
     def __init__(self, policy: Policy, twins: int, every: int) -> None:
         self.policy = policy
@@ -67,7 +68,7 @@ class Stopwatch:
         self.policy.resume(view)
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return the policy's."""
+        """Return the parameters of the policy."""
         return self.policy.parameters_in_force()
 
     def decide(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
@@ -79,8 +80,8 @@ class Stopwatch:
                 continue
             self.seen += 1
             payoff = math.nan
-            requested = self.seen % self.every == 0 and len(self.twin) < self.twins
-            if requested:
+            is_checked = self.seen % self.every == 0 and len(self.twin) < self.twins
+            if is_checked:  # before the policy changes the ledger
                 began = time.perf_counter()
                 payoff = decide(view, *self.policy._planner.boards, job)  # type: ignore[attr-defined,call-arg]
                 self.twin.append(1e3 * (time.perf_counter() - began))
@@ -90,7 +91,7 @@ class Stopwatch:
             self.milliseconds.append(spent)
             if isinstance(decision, Commit):
                 self.admitted.append(spent)
-            if requested:
+            if is_checked:
                 check(decision, payoff)
             yield decision
         yield from decisions
@@ -129,7 +130,7 @@ def main() -> None:
     options.add_argument("--quick", action="store_true", help="leave out the largest clusters")
     options.add_argument("--lower", default="", help="the policy's parameter `lower`")
     given = options.parse_args()
-    # Loads all kernels, also those of refused jobs, which a small row admits.
+    # Compiles all kernels, including those of refusals, because a small row also refuses jobs.
     measure(replace(ROWS[1], twins=0), given.lower)
     print(
         f"{'workload':<12}{'servers':>12}{'T':>6}{'jobs':>6}{'decided':>9}{'admitted':>10}"

@@ -1,9 +1,9 @@
-"""How `oasis` grows with the number of servers: the same 10,000 jobs on clusters of 20 kinds.
+"""Growth of `oasis` with the number of servers: the same 10,000 jobs on servers of 20 kinds.
 
-``alike`` has jobs of one shape that last 1 to 6 slots. ``calibrated`` has the generator's jobs with
-parameter servers, whose demands all differ. Jobs arrive over 1,000 slots, the horizon is 100. Every
-run has a process of its own, so that its peak memory is its own. Times are those of the processor,
-without compiling. Equal schedules have equal digests.
+The workload ``alike`` has jobs with equal demands that last 1 to 6 slots. ``calibrated`` has the
+generator's jobs with parameter servers, whose demands all differ. Jobs arrive over 1,000 slots; the
+horizon is 100. Each run has its own process, whose peak memory is measured. Times are processor
+times, without compiling. Equal schedules have equal digests.
 
 Run: ``python -m benchmarks.bench_oasis_growth [--workloads alike] [--servers 1000,100000]``
 """
@@ -21,7 +21,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-from benchmarks.bench_engine import kinds_of_servers, training
+from benchmarks.bench_engine import servers_of_kinds, training_job
 
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.events import Commit, Decision, JobsArrived, PolicyEvent
@@ -34,7 +34,7 @@ from shadowprice.traces.generator import GeneratorOptions, generate
 
 KINDS = 20
 TIMED = 5
-"""Number of decisions of which one is timed."""
+"""Only every so many decisions are timed: reading the clock may take longer than deciding."""
 
 HORIZON = 100
 TITLES = ("workload", "servers", "T", "jobs", "admitted", "CPU s", "median ms", "p99", "MiB")
@@ -63,7 +63,7 @@ class Stopwatch:
         decisions = iter(self.policy.decide(view, event))
         for _ in event.jobs if isinstance(event, JobsArrived) else ():
             self.decided += 1
-            if self.decided % TIMED == 0:  # reading the clock may take longer than deciding
+            if self.decided % TIMED == 0:
                 began = time.process_time()
                 decision = next(decisions)
                 self.milliseconds.append(1e3 * (time.process_time() - began))
@@ -77,9 +77,9 @@ class Stopwatch:
 
 
 def alike(servers: int, jobs: int, slots: int) -> tuple[Cluster, list[Job]]:
-    """Return servers that host both roles, and jobs of one shape."""
+    """Return servers that host both roles, and jobs with equal demands."""
     on = replace(
-        kinds_of_servers(servers, KINDS),
+        servers_of_kinds(servers, KINDS),
         slot_seconds=Fraction(1200),
         horizon=min(slots, HORIZON),
     )
@@ -87,15 +87,16 @@ def alike(servers: int, jobs: int, slots: int) -> tuple[Cluster, list[Job]]:
     lengths = rng.integers(1, 7, jobs)
     arrivals = np.sort(rng.integers(0, slots, jobs))
     return on, [
-        training(on, f"job-{at}", int(arrivals[at]), int(lengths[at])) for at in range(jobs)
+        training_job(on, f"job-{index}", int(arrivals[index]), int(lengths[index]))
+        for index in range(jobs)
     ]
 
 
 def calibrated(servers: int, jobs: int, slots: int) -> tuple[Cluster, list[Job]]:
-    """Return servers for workers and as many for parameter servers, and the generator's jobs."""
+    """Return servers, half of them for parameter servers, and the generator's jobs."""
     rows = []
-    for at in range(servers):
-        kind = at % KINDS
+    for number in range(servers):
+        kind = number % KINDS
         worker = kind % 2 == 0
         capacity = {
             "cpu": 36 + 2 * kind,
@@ -104,7 +105,7 @@ def calibrated(servers: int, jobs: int, slots: int) -> tuple[Cluster, list[Job]]
             BANDWIDTH: f"{20 + kind}Gbps",
         } | ({"gpu": 4 + 4 * (kind % 4)} if worker else {})
         role = "worker" if worker else "ps"
-        rows.append({"name": f"server-{at}", "role": role, "capacity": capacity})
+        rows.append({"name": f"server-{number}", "role": role, "capacity": capacity})
     document = {"slot": "20min", "horizon": min(slots, HORIZON), "servers": rows}
     spec, faults = validate(ClusterSpec, document, "generated cluster")
     assert spec is not None, faults
@@ -122,7 +123,7 @@ WORKLOADS = {"alike": alike, "calibrated": calibrated}
 
 
 def measure(workload: str, servers: int, jobs: int, slots: int, prices: str) -> str:
-    """Run one row, after a small one that compiles the kernels."""
+    """Run a small workload, which compiles the kernels, then the measured one; return its row."""
     for count, number in ((40, 20), (servers, jobs)):
         on, arriving = WORKLOADS[workload](count, number, slots)
         policy = make_policy("oasis", PolicyContext(on, arriving, slots), {"prices": prices})

@@ -1,10 +1,10 @@
-"""Processor time of outlooks: what a job that waits or was refused lacks, and what would admit it.
+"""Processor time of outlooks: why a job waits or was refused, and changes that get it admitted.
 
-Open jobs are drawn on 60 servers of eight GPUs and submitted twenty a slot under the live service's
-policy until as many are open as requested. A third states a run time only. Half of the questions
-are about jobs that wait, half about jobs that don't fit.
+Jobs are drawn for 60 servers of eight GPUs, and submitted twenty per slot under the live service's
+policy until the requested number is open. A third of them state only a run time. Half of the
+outlooks are for waiting jobs, half for jobs that don't fit on any server.
 
-    python benchmarks/bench_outlook.py [OPEN_JOBS [QUESTIONS]]
+    python benchmarks/bench_outlook.py [OPEN_JOBS [OUTLOOKS]]
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def draw(name: str, rng: random.Random) -> dict[str, Any]:
     }
 
 
-def main(open_jobs: int, questions: int) -> None:
-    """Print the median and the maximum."""
+def main(open_jobs: int, outlooks: int) -> None:
+    """Print the median and the maximum processor time."""
     rng = random.Random(1)
     engine = Engine(CLUSTER, build_live_policy(PolicyChoice("rolling"), CLUSTER))
     records: dict[str, dict[str, Any]] = {}
@@ -87,8 +87,9 @@ def main(open_jobs: int, questions: int) -> None:
         for name, record in engine.open_jobs.items()
         if record.promise is None and name not in engine.running
     ]
-    names: list[str | None] = [*rng.sample(waiting, min(len(waiting), questions // 2))]
-    names += [None] * (questions - len(names))
+    # None stands for a new job that doesn't fit.
+    names: list[str | None] = [*rng.sample(waiting, min(len(waiting), outlooks // 2))]
+    names += [None] * (outlooks - len(names))
     moment = CALENDAR.begins(engine.slot)
     seconds, untried = [], 0
     for index, name in enumerate(names):
@@ -105,14 +106,14 @@ def main(open_jobs: int, questions: int) -> None:
         outlook = build_outlook(fork, record, waits=name is not None)
         seconds.append(time.process_time() - started)
         untried += bool(outlook.untried)
-    first = seconds[: len(names) // 2]
-    print(f"{len(engine.open_jobs)} open jobs, {len(engine.running)} run")
-    for label, values in (("waiting", first), ("refused", seconds[len(first) :])):
+    of_waiting = seconds[: len(names) // 2]
+    print(f"{len(engine.open_jobs)} open jobs, of which {len(engine.running)} run")
+    for label, values in (("waiting", of_waiting), ("refused", seconds[len(of_waiting) :])):
         print(
             f"{label}: {statistics.median(values):.2f} s median, {max(values):.2f} s at most, "
-            f"{len(values)} questions"
+            f"{len(values)} outlooks"
         )
-    print(f"with changes that the time was too short for: {untried}")
+    print(f"outlooks with changes that were not tried, to limit the time: {untried}")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Time of PD-ORS's placements and of a whole decision, beside HiGHS in the same run.
+"""Time of PD-ORS's placements and of a whole decision, compared with HiGHS.
 
-First table: the relaxation of (3.22), microseconds a (slot, number of workers): HiGHS on a model of
-its own for each (`cold`), on one model a slot whose demands are raised (`warm`), and the path of
-`coupled_lp`. The last column is the largest relative difference of any optimum.
+First table: the relaxation of (3.22), in microseconds per slot and number of workers. HiGHS solves
+a new model for each (`cold`), or one model per slot with increasing demands (`warm`). `path` is the
+kernel `coupled_lp`. The last column is the maximum relative difference of the optima.
 
-Second table: milliseconds to find the best schedule of one job, all slots in different states
-(equal slots would be placed once): placing every number of workers in every slot, then the search
-over slots. `one` rate makes co-location worth nothing, so that few external choices are ruled out
-by internal ones; at `40x` most are, as in the thesis. `machines 1000, alike 50` has 20 machines to
-each state, as a cluster that is not full has.
+Second table: milliseconds to find the best schedule of one job if all slots differ (placements in
+equal slots are computed once): placements of every number of workers in every slot, then the search
+over slots. With `one` rate, co-location brings nothing, so internal choices rule out few external
+ones. With `40x`, they rule out most, as in the thesis. `machines 1000, alike 50` has 50 states of
+20 equal machines each, as in a cluster that isn't full.
 
-Times are of the processor, so that other programs on the machine do not count.
+Times are processor times, so other programs on the machine don't count.
 
 Run: ``python -m benchmarks.bench_pdors``
 """
@@ -49,7 +49,10 @@ NONE = np.zeros((0, 0, 0))
 
 
 def filled(machines: int, slots: int, alike: int) -> tuple[Floats, Floats, Integers]:
-    """Prices and room of a cluster in use: (3.12) over random fillings, `alike` states a slot."""
+    """Return worker prices, PS prices and free capacity of a randomly filled cluster, by (3.12).
+
+    Each slot has ``alike`` different states of machines.
+    """
     rng = np.random.default_rng([machines, slots, alike])
     share = rng.random((slots, alike, 1)) * rng.random((slots, alike, len(CAPACITY)))
     share = share[:, rng.integers(0, alike, machines)]
@@ -102,12 +105,12 @@ def highs_model(price_w: Floats, price_s: Floats, free: Integers) -> highspy.Hig
 
 
 def highs_sweep(
-    place: tuple[Floats, Floats, Integers], workers: Integers, servers: Integers, *, warm: bool
+    state: tuple[Floats, Floats, Integers], workers: Integers, servers: Integers, *, warm: bool
 ) -> tuple[float, Floats]:
-    """Seconds in HiGHS alone (models built beforehand), and the optima."""
-    demand = len(place[0]) * len(CAPACITY)
+    """Solve one slot for all numbers of workers; return the seconds in HiGHS, and the optima."""
+    demand = len(state[0]) * len(CAPACITY)
     count = 1 if warm else len(workers)
-    models = [highs_model(*place) for _ in range(count)]
+    models = [highs_model(*state) for _ in range(count)]
     optima, spent = [], 0.0
     for i, (w, s) in enumerate(zip(workers, servers, strict=True)):
         model = models[0 if warm else i]
@@ -122,14 +125,14 @@ def highs_sweep(
 
 
 def relaxations() -> None:
-    print("relaxation of (3.22), 5 resources, us a (slot, number of workers)")
+    print("relaxation of (3.22), 5 resources, us per slot and number of workers")
     print(f"{'machines':>8} {'K':>4} {'HiGHS cold':>11} {'warm':>8} {'path':>7} {'difference':>11}")
-    for machines, most in ((50, 20), (50, 100), (200, 20), (1000, 20)):
+    for machines, max_workers in ((50, 20), (50, 100), (200, 20), (1000, 20)):
         slots = 10
         price_w, price_s, free = filled(machines, slots, machines)
-        workers = np.arange(1, most + 1)
+        workers = np.arange(1, max_workers + 1)
         servers = -(-workers // 5)
-        cold = warm = apart = 0.0
+        cold = warm = difference = 0.0
 
         def path(t: int) -> Floats:
             slot = Slot(price_w[t], price_s[t], free[t], WORKER, SERVER)  # noqa: B023  # called at once
@@ -137,15 +140,15 @@ def relaxations() -> None:
 
         ours = median_time(lambda: [path(t) for t in range(slots)], 9)  # noqa: B023
         for t in range(slots):
-            place = (price_w[t], price_s[t], free[t])
-            spent, optima = highs_sweep(place, workers, servers, warm=False)
+            state = (price_w[t], price_s[t], free[t])
+            spent, optima = highs_sweep(state, workers, servers, warm=False)
             cold += spent
-            warm += highs_sweep(place, workers, servers, warm=True)[0]
-            apart = max(apart, float(np.abs(path(t) / optima - 1).max()))
-        scale = 1e6 / (slots * most)
+            warm += highs_sweep(state, workers, servers, warm=True)[0]
+            difference = max(difference, float(np.abs(path(t) / optima - 1).max()))
+        scale = 1e6 / (slots * max_workers)
         print(
-            f"{machines:8} {most:4} {cold * scale:11.1f} {warm * scale:8.1f} {ours * scale:7.2f} "
-            f"{apart:11.1e}",
+            f"{machines:8} {max_workers:4} {cold * scale:11.1f} {warm * scale:8.1f} "
+            f"{ours * scale:7.2f} {difference:11.1e}",
             flush=True,
         )
 
@@ -166,11 +169,11 @@ def decisions() -> None:
         (50, 50, 1000, 20, 40),
         (1000, 50, 1000, 20, 40),
     )
-    for machines, alike, slots, most, ratio in cases:
+    for machines, alike, slots, max_workers, ratio in cases:
         price_w, price_s, free = filled(machines, slots, alike)
-        workers = np.arange(1, most + 1)
+        workers = np.arange(1, max_workers + 1)
         servers = -(-workers // 5)
-        # Step times of 1 s computing and 4 s communicating outside.
+        # A step takes 1 s of computing, and 4 s of communication between machines.
         gains = np.ceil(workers * 1e6 / 5.0).astype(np.int64)
         internal_gains = np.ceil(workers * 1e6 / (1.0 + 4.0 / ratio)).astype(np.int64)
         streams = np.arange(slots, dtype=np.uint64)
@@ -191,11 +194,11 @@ def decisions() -> None:
             cells.append(median_time(place, 5) * 1e3)
             cost = place()
         all_gains = np.concatenate([gains, internal_gains])
-        # Two fifths of what the horizon can give.
+        # Two fifths of the maximum work within the horizon.
         required = int(0.4 * np.where(np.isfinite(cost), all_gains, 0).max(axis=1).sum())
-        # Worth three times its least cost at once, hardly more than that at the end.
-        dearest = cost_bounds(cost, all_gains, required)[1][-1]
-        utility = np.linspace(3.0, 1.05, slots) * dearest
+        # Three times the minimum cost at first, hardly more than the cost at the end.
+        minimum_cost = cost_bounds(cost, all_gains, required)[1][-1]
+        utility = np.linspace(3.0, 1.05, slots) * minimum_cost
 
         assert best_schedule(cost, all_gains, required, utility).payoff > 0
 
@@ -210,7 +213,8 @@ def decisions() -> None:
         )
         greedy, exact, randomised, searching = cells
         print(
-            f"{machines:8} {alike:6} {slots:6} {most:4} {f'{ratio}x' if ratio > 1 else 'one':>9} "
+            f"{machines:8} {alike:6} {slots:6} {max_workers:4} "
+            f"{f'{ratio}x' if ratio > 1 else 'one':>9} "
             f"{randomised:11.2f} {exact:8.2f} {greedy:8.2f} {searching:8.2f} "
             f"{lp * 1e3 * slots / sample:17.0f} (scaled)",
             flush=True,

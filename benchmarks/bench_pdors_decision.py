@@ -1,16 +1,16 @@
-"""Time of PD-ORS's decisions through the engine, beside one linear program a (slot, workload).
+"""Time of PD-ORS's decisions through the engine, compared with one linear program per placement.
 
-A decision is everything from a job's arrival to its commitment: catching up with the ledger, the
-states of all slots, every placement (Algorithm 4), the search over slots (Algorithms 2 and 3), the
-placements chosen, the engine's checks and the reservation. Jobs have up to 20 workers, 5 resources
-and internal links 40 times as fast (`40x`) or no faster (`one`: then many more placements must be
-spread).
+A decision takes all steps from a job's arrival to its commitment: update by the ledger, states of
+all slots, every placement (Algorithm 4), search over slots (Algorithms 2 and 3), chosen placements,
+checks of the engine, and reservation. Jobs have up to 20 workers and 5 resources. Internal links
+are 40 times as fast as external ones (`40x`), or as fast (`one`); with `one`, many more placements
+have to be spread.
 
-`state` says what the cluster looks like: `empty`; `jobs`, filled by a stream of jobs; `different`,
-a random part of every machine taken in every slot, so that no two slots and no two machines are
-alike, as no real cluster is. The last column places the same choices by HiGHS, one cold model each
-(a sample of slots, scaled), as the thesis's algorithm does. Times are of the processor, so that
-other programs on the machine do not count.
+`state` is that of the cluster: `empty`; `jobs`, filled by a stream of jobs; `different`, with a
+random part of each machine reserved in each slot. Then no two slots and no two machines are equal,
+which is worse than in a real cluster. The last column is the time of the same placements by HiGHS,
+a new model for each, as in the thesis; it is scaled up from a sample of slots. Times are processor
+times, so other programs on the machine don't count.
 
 Run: ``python -m benchmarks.bench_pdors_decision``
 """
@@ -35,7 +35,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.pdors.policy import Pdors, PdorsPricedJob
 from shadowprice.policies.registry import make_policy
 
-MOST = 20
+MAX_WORKERS = 20
 DECISIONS = 25
 GIB, GBPS = 2**30, 10**9
 CAPACITY = {
@@ -61,23 +61,24 @@ def cluster(machines: int, slots: int) -> Cluster:
     return build_cluster(
         slot_seconds=Fraction(600),
         horizon=slots,
-        servers=[(f"m-{at}", Role.ANY, CAPACITY) for at in range(machines)],
+        servers=[(f"m-{number}", Role.ANY, CAPACITY) for number in range(machines)],
         dimensions=dimensions,
     )
 
 
 def draw(on: Cluster, rng: np.random.Generator, name: str, ratio: int) -> Job:
     """Draw a job that takes a twentieth to a third of the horizon at its best rate."""
-    step = StepModel(Fraction(1), gradient_bytes=250_000_000)  # 1 s and 4 s outside
-    inside = step.step_seconds(ratio * GBPS)
+    # A step takes 1 s of computing, and 4 s of communication between machines.
+    step = StepModel(Fraction(1), gradient_bytes=250_000_000)
+    internal_seconds = step.step_seconds(ratio * GBPS)
     slots = on.horizon * float(rng.uniform(0.05, 0.33))
-    # At half of its width, in mini-batches.
-    work = max(1, int(slots * (MOST / 2) * 600 / float(inside)))
+    # Mini-batches, with half of the workers in slots of 600 s.
+    work = max(1, int(slots * (MAX_WORKERS / 2) * 600 / float(internal_seconds)))
     return build_job(
         name=name,
         arrival=0,
-        epochs=max(1, work // MOST),
-        chunks=MOST,
+        epochs=max(1, work // MAX_WORKERS),
+        chunks=MAX_WORKERS,
         minibatches=1,
         speed=step,
         worker=on.demand(WORKER),
@@ -93,21 +94,22 @@ def draw(on: Cluster, rng: np.random.Generator, name: str, ratio: int) -> Job:
 def fill(engine: Engine, rng: np.random.Generator, state: str, ratio: int) -> None:
     on = engine.cluster
     if state == "jobs":
-        for at in range(3 * on.servers):
-            engine.handle(JobsArrived(0, (draw(on, rng, f"before-{at}", ratio),)))
+        for number in range(3 * on.servers):
+            engine.handle(JobsArrived(0, (draw(on, rng, f"before-{number}", ratio),)))
     if state == "different":
         share = rng.random((on.horizon, on.servers, 1))
         share = share * rng.random((on.horizon, on.servers, len(CAPACITY)))
-        taken = (share * on.capacity).astype(np.int64)
-        slots, machines = (at.ravel() for at in np.indices(taken.shape[:2]))
+        reserved = (share * on.capacity).astype(np.int64)
+        slots, machines = (indices.ravel() for indices in np.indices(reserved.shape[:2]))
+        # A job per resource, whose "workers" each take one unit of the resource.
         for column in range(len(CAPACITY)):
             unit = np.eye(len(CAPACITY), dtype=np.int64)[column]
-            amounts = taken[:, :, column].ravel()
+            amounts = reserved[:, :, column].ravel()
             some = amounts > 0
             plan = Schedule.from_arrays(
                 slots[some], machines[some], amounts[some], np.zeros(int(some.sum()), np.int64)
             )
-            engine.ledger.reserve(f"taken-{column}", plan, unit, None)
+            engine.ledger.reserve(f"reserved-{column}", plan, unit, None)
 
 
 def measure(machines: int, slots: int, state: str, ratio: int, placement: str) -> None:
@@ -120,11 +122,11 @@ def measure(machines: int, slots: int, state: str, ratio: int, placement: str) -
     fill(engine, rng, state, ratio)
     spent: list[float] = []
     admitted = 0
-    for at in range(-2, DECISIONS):
-        job = draw(on, rng, f"job-{at}", ratio)
+    for number in range(-2, DECISIONS):  # the first two compile
+        job = draw(on, rng, f"job-{number}", ratio)
         begin = time.process_time()
         commands = engine.handle(JobsArrived(0, (job,)))
-        if at >= 0:
+        if number >= 0:
             spent.append(1e3 * (time.process_time() - begin))
             admitted += any(
                 isinstance(c, Decided) and isinstance(c.decision, Commit) for c in commands
@@ -138,13 +140,13 @@ def measure(machines: int, slots: int, state: str, ratio: int, placement: str) -
         planner.follow(engine.view.ledger)
         quote = planner.quote(engine.view, job, job.required)
         assert isinstance(quote, PdorsPricedJob)
-        choices, slots_of = quote.choices, quote.choices.slots
+        choices, states = quote.choices, quote.choices.slots
         sample = np.unique(np.linspace(0, slots - 1, 3 if machines < 1000 else 1).astype(int))
         seconds = 0.0
         for t in sample:
             k = choices.state_of[t]
-            place = (slots_of.price_worker[k], slots_of.price_ps[k], slots_of.free[k])
-            seconds += highs_sweep(place, job.worker_counts, job.ps_counts, warm=False)[0]
+            state_of_slot = (states.price_worker[k], states.price_ps[k], states.free[k])
+            seconds += highs_sweep(state_of_slot, job.worker_counts, job.ps_counts, warm=False)[0]
         line += f" {1e3 * seconds * slots / len(sample):12,.0f} ms (scaled)"
     print(line, flush=True)
 

@@ -1,9 +1,9 @@
-"""What recording a run costs: a replay alone, with the recorder, and with an account kept by slot.
+"""Cost of recording a run: simulations without, with the recorder, and with rows per slot.
 
-50,000 jobs arrive over 8,000 slots on 60 servers under FIFO. `alone` is the replay without anyone
-looking on; `recorder` adds the flat arrays that results are made of; `slot by slot` keeps one row a
-running job, server and slot in Python lists, as an observer without segments would. Then what the
-results cost after the run: tables, the run directory, the page.
+50,000 jobs arrive over 8,000 slots on 60 servers under FIFO. `alone` is the simulation without a
+recorder. `recorder` adds the recorder's flat arrays. `slot by slot` appends a row per running job,
+server and slot to a Python list, as an observer without segments would. Further lines are the costs
+after the run: tables, run directory, and page.
 
 Run: ``python -m benchmarks.bench_recording``
 """
@@ -35,13 +35,13 @@ JOBS, SLOTS, SERVERS = 50_000, 8_000, 60
 
 
 class SlotBySlot(Observer):
-    """The slow twin: a row for everything that runs, in every slot."""
+    """Slow reference: a row for each job, server and slot."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, str, int, int, int]] = []
 
     def on_slot(self, engine: Engine, slot: int) -> None:
-        """Take down every placement."""
+        """Record every placement."""
         for name, placement in engine.running.items():
             rows = zip(placement.servers, placement.workers, placement.ps, strict=True)
             self.rows += [(slot, name, *row) for row in rows]
@@ -54,7 +54,7 @@ def workload() -> tuple[Cluster, list[Job]]:
     cluster = build_cluster(
         slot_seconds=Fraction(1200),
         horizon=100,
-        servers=[(f"gpu-{at}", Role.ANY, capacity) for at in range(SERVERS)],
+        servers=[(f"gpu-{number}", Role.ANY, capacity) for number in range(SERVERS)],
         dimensions={"gpu": Dimension.COUNT, "cpu": Dimension.COUNT, "memory": Dimension.BYTES},
     )
     worker = cluster.demand({"gpu": 1000, "cpu": 4000, "memory": 2**34})
@@ -63,10 +63,10 @@ def workload() -> tuple[Cluster, list[Job]]:
     slots = np.ceil(rng.exponential(32.0, JOBS)).astype(int)
     jobs = [
         build_job(
-            name=f"job-{at}",
-            arrival=int(arrivals[at]),
-            epochs=int(slots[at]),
-            chunks=int(chunks[at]),
+            name=f"job-{index}",
+            arrival=int(arrivals[index]),
+            epochs=int(slots[index]),
+            chunks=int(chunks[index]),
             minibatches=20,
             speed=StepModel(Fraction(60)),
             worker=worker,
@@ -74,7 +74,7 @@ def workload() -> tuple[Cluster, list[Job]]:
             utility=Sigmoid(float(rng.uniform(1, 100)), 0.1, 50.0),
             slot_seconds=cluster.slot_seconds,
         )
-        for at in range(JOBS)
+        for index in range(JOBS)
     ]
     return cluster, jobs
 
@@ -108,14 +108,14 @@ def main() -> None:
     run = record_run(scenario, "fifo", policy)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        whole = timed(
+        with_tables = timed(
             lambda: record_run(
                 scenario,
                 "fifo",
                 PolicyChoice("fifo", {"workers": "max"}).build(scenario.context()),
             )
         )
-        print(f"  replay and tables      {whole:6.2f} s")
+        print(f"  replay and tables      {with_tables:6.2f} s")
         print(f"  writing the directory  {timed(lambda: write_run(run, folder)):6.2f} s")
         page = folder / "report.html"
         print(f"  writing the page       {timed(lambda: write_report(run, page)):6.2f} s")

@@ -1,14 +1,14 @@
-"""Replay of the whole open Philly trace under OASiS and FIFO, each beside a plain simulator.
+"""Simulation of the whole open Philly trace under OASiS and FIFO, compared with plain simulators.
 
-The twins are what one writes first. FIFO's walks through every slot and, in each, every queued job,
-server and running job. OASiS's prices every server and slot in numpy and fills a dense table
-(`oasis_twin`) at every arrival; it takes the same decisions, so it is timed on the first arrivals
-only, on the ledger that the policy left. Each line runs in a process of its own, whose peak memory
-is told; the first replay, which compiles, is not counted. `recorded` keeps what a run directory
-needs. Seconds are those on the clock; those of the processor matter where others share it.
+The plain simulators (the "twins") are straightforward code. FIFO's visits every queued job, server
+and running job in every slot. OASiS's computes the prices of all servers and slots in numpy, and a
+dense table, at every arrival (`oasis_twin`). It takes the same decisions, so it is only timed for
+the first arrivals, on the policy's ledger. Each line runs in its own process, whose peak memory is
+printed. A first simulation compiles the kernels and doesn't count. `recorded` lines also record the
+content of a run directory. On a busy machine, processor times matter, not seconds.
 
 Run: ``python -m benchmarks.bench_replay [--trace philly:PATH] [--load 1]``. Without the trace's
-file, a generated workload of its shape is used.
+file, the workload is a generated one that resembles it.
 """
 
 from __future__ import annotations
@@ -44,20 +44,22 @@ TWIN_ARRIVALS = 300
 
 
 def workload(spec: str, load: float) -> tuple[Cluster, list[Job]]:
-    """Return the trace's jobs on a cluster sized to them, or jobs of its shape."""
+    """Return the trace's jobs and a cluster sized for them, or a generated workload."""
     if not spec:
         return philly_like(52_826)
     parsed = parse_spec(spec)
     traced = read_trace(parsed)
-    made = synthesize(traced, Fraction(1200), SynthesisOptions(), seed=0)
-    built, faults = validate(ClusterSpec, cluster_for(made, load=load), "sized cluster")
-    assert built is not None, faults
-    cluster = built.resolve("sized cluster")
-    return cluster, made.fitted_to(cluster).to_jobs(cluster)
+    synthesised = synthesize(traced, Fraction(1200), SynthesisOptions(), seed=0)
+    spec_of_cluster, faults = validate(
+        ClusterSpec, cluster_for(synthesised, load=load), "sized cluster"
+    )
+    assert spec_of_cluster is not None, faults
+    cluster = spec_of_cluster.resolve("sized cluster")
+    return cluster, synthesised.fitted_to(cluster).to_jobs(cluster)
 
 
-class Shadow:
-    """Puts a policy's first arrivals to the twin and times it."""
+class TwinTimer:
+    """Wraps a policy, and times the twin's decisions on the first arrivals."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -70,11 +72,11 @@ class Shadow:
         self.policy.resume(view)
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return the policy's."""
+        """Return the parameters of the policy."""
         return self.policy.parameters_in_force()
 
     def decide(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
-        """Ask the twin first."""
+        """Let the twin decide first, on the same ledger."""
         decisions = iter(self.policy.decide(view, event))
         for job in event.jobs if isinstance(event, JobsArrived) else ():
             if self.arrivals < TWIN_ARRIVALS:
@@ -86,76 +88,76 @@ class Shadow:
         yield from decisions
 
 
-Taken = list[tuple[int, list[int]]]
+Reserved = list[tuple[int, list[int]]]  # server and amounts of each process
 
 
-class PlainRoom:
-    """What is free, as lists: one worker or parameter server is placed at a time."""
+class PlainLedger:
+    """Free capacity as lists; places one worker or parameter server at a time."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.free = [row.tolist() for row in cluster.capacity]
         self.hosts = (cluster.hosts_workers.tolist(), cluster.hosts_ps.tolist())
 
-    def places(self, demand: list[int], count: int, allowed: list[bool]) -> Taken:
-        """Take the first places there are, at most ``count``."""
-        taken: Taken = []
-        for server, room in enumerate(self.free):
-            while allowed[server] and len(taken) < count:
-                if any(have < want for have, want in zip(room, demand, strict=True)):
+    def reserve(self, demand: list[int], count: int, allowed: list[bool]) -> Reserved:
+        """Reserve capacity on the first servers that have it, for at most ``count`` processes."""
+        reserved: Reserved = []
+        for server, free in enumerate(self.free):
+            while allowed[server] and len(reserved) < count:
+                if any(have < want for have, want in zip(free, demand, strict=True)):
                     break
                 for column, want in enumerate(demand):
-                    room[column] -= want
-                taken.append((server, demand))
-        return taken
+                    free[column] -= want
+                reserved.append((server, demand))
+        return reserved
 
-    def give_back(self, taken: Taken) -> None:
-        """Free places again."""
-        for server, demand in taken:
+    def release(self, reserved: Reserved) -> None:
+        """Release capacity."""
+        for server, demand in reserved:
             for column, amount in enumerate(demand):
                 self.free[server][column] += amount
 
-    def start(self, job: Job) -> Taken | None:
-        """Take all places a job needs at its fewest workers, or none."""
-        width, servers = int(job.worker_counts[0]), int(job.ps_counts[0])
-        held = self.places(job.worker.tolist(), width, self.hosts[0])
-        fits = len(held) == width
+    def start(self, job: Job) -> Reserved | None:
+        """Reserve capacity for a job's minimum number of workers; None if it doesn't fit."""
+        workers, ps = int(job.worker_counts[0]), int(job.ps_counts[0])
+        reserved = self.reserve(job.worker.tolist(), workers, self.hosts[0])
+        fits = len(reserved) == workers
         if fits and job.ps is not None:
-            more = self.places(job.ps.tolist(), servers, self.hosts[1])
-            fits = len(more) == servers
-            held += more
+            more = self.reserve(job.ps.tolist(), ps, self.hosts[1])
+            fits = len(more) == ps
+            reserved += more
         if fits:
-            return held
-        self.give_back(held)
+            return reserved
+        self.release(reserved)
         return None
 
 
 def plain_fifo(cluster: Cluster, jobs: list[Job]) -> tuple[int, float]:
-    """Run jobs in order of arrival at their fewest workers; return how many ended, and seconds."""
+    """Run jobs by arrival with their minimum workers; return completed jobs and seconds."""
     began = time.perf_counter()
-    room = PlainRoom(cluster)
-    waiting = deque(sorted(jobs, key=lambda job: job.arrival))
+    ledger = PlainLedger(cluster)
+    arriving = deque(sorted(jobs, key=lambda job: job.arrival))
     queue: deque[Job] = deque()
-    running: list[tuple[Job, Taken, int, int]] = []
+    running: list[tuple[Reserved, int, int]] = []  # capacity, remaining work, work per slot
     slot = done = 0
-    while waiting or queue or running:
-        while waiting and waiting[0].arrival <= slot:
-            queue.append(waiting.popleft())
+    while arriving or queue or running:
+        while arriving and arriving[0].arrival <= slot:
+            queue.append(arriving.popleft())
         while queue:
             job = queue[0]
-            held = room.start(job)
-            if held is not None:
-                running.append((job, held, job.required, int(job.gains[0])))
+            reserved = ledger.start(job)
+            if reserved is not None:
+                running.append((reserved, job.required, int(job.gains[0])))
             elif running:
                 break
-            queue.popleft()  # it runs, or it does not fit even alone
-        left = []
-        for job, held, remaining, gain in running:
+            queue.popleft()  # it runs, or doesn't even fit on the empty cluster
+        continuing = []
+        for reserved, remaining, gain in running:
             if remaining <= gain:
-                room.give_back(held)
+                ledger.release(reserved)
                 done += 1
             else:
-                left.append((job, held, remaining - gain, gain))
-        running = left
+                continuing.append((reserved, remaining - gain, gain))
+        running = continuing
         slot += 1
     return done, time.perf_counter() - began
 
@@ -166,34 +168,34 @@ def replay(name: str, spec: str, load: float) -> dict[str, Any]:
     scenario = Scenario(cluster, jobs)
     settings: dict[str, Any] = {"workers": "min"} if "fifo" in name else {"preset": "paper"}
     if name == "fifo twin":
-        busy = time.process_time()
+        cpu = time.process_time()
         done, seconds = plain_fifo(cluster, jobs)
-        busy = time.process_time() - busy
-        return {"jobs": len(jobs), "done": done, "seconds": seconds, "busy": busy}
+        cpu = time.process_time() - cpu
+        return {"jobs": len(jobs), "done": done, "seconds": seconds, "cpu": cpu}
     if name == "oasis twin":
-        # The prices of the whole job set, the decisions of its first arrivals.
-        shadow = Shadow(make_policy("oasis", PolicyContext(cluster, jobs), settings))
-        Simulation(cluster, jobs[: 2 * TWIN_ARRIVALS], shadow).run()
-        return {"jobs": shadow.arrivals, "done": None, "seconds": shadow.seconds}
+        # Price constants are those of the whole job set, but only the first jobs arrive.
+        timer = TwinTimer(make_policy("oasis", PolicyContext(cluster, jobs), settings))
+        Simulation(cluster, jobs[: 2 * TWIN_ARRIVALS], timer).run()
+        return {"jobs": timer.arrivals, "done": None, "seconds": timer.seconds}
     policy, recorded = name.split(maxsplit=1)[0], "recorded" in name
     warm = Scenario(cluster, jobs[:300])
     Simulation(cluster, warm.jobs, PolicyChoice(policy, settings).build(warm.context())).run()
-    built = PolicyChoice(policy, settings).build(scenario.context())
-    began, busy = time.perf_counter(), time.process_time()
+    scheduler = PolicyChoice(policy, settings).build(scenario.context())
+    began, cpu = time.perf_counter(), time.process_time()
     if recorded:
-        done = record_run(scenario, policy, built).info["summary"]["finished"]
+        done = record_run(scenario, policy, scheduler).info["summary"]["finished"]
     else:
-        engine = Simulation(cluster, jobs, built).run()
+        engine = Simulation(cluster, jobs, scheduler).run()
         done = sum(record.completion is not None for record in engine.jobs.values())
-    seconds, busy = time.perf_counter() - began, time.process_time() - busy
-    return {"jobs": len(jobs), "done": done, "seconds": seconds, "busy": busy}
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    return {"jobs": len(jobs), "done": done, "seconds": seconds, "cpu": cpu}
 
 
-def child(name: str, spec: str, load: float, results: Any) -> None:
-    """Run a line and send back what it took."""
-    found = replay(name, spec, load)
-    found["mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    results.put(found)
+def replay_in_child(name: str, spec: str, load: float, results: Any) -> None:
+    """Run a line, and send its results with the peak memory to the parent process."""
+    result = replay(name, spec, load)
+    result["mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    results.put(result)
 
 
 LINES = (
@@ -215,21 +217,22 @@ def main() -> None:
     given = options.parse_args()
     print(given.trace or "generated workload", f"load {given.load:g}")
     print(
-        f"{'':<16}{'jobs':>8}{'done':>8}{'seconds':>9}{'of CPU':>8}"
+        f"{'':<16}{'jobs':>8}{'done':>8}{'seconds':>9}{'CPU s':>8}"
         f"{'jobs/s':>9}{'aim s':>7}{'peak MiB':>10}"
     )
     spawn = multiprocessing.get_context("spawn")
     for name, aim in LINES:
         results = spawn.Queue()
-        process = spawn.Process(target=child, args=(name, given.trace, given.load, results))
+        arguments = (name, given.trace, given.load, results)
+        process = spawn.Process(target=replay_in_child, args=arguments)
         process.start()
-        found = results.get()
+        result = results.get()
         process.join()
-        done = "" if found["done"] is None else found["done"]
+        done = "" if result["done"] is None else result["done"]
         print(
-            f"{name:<16}{found['jobs']:>8}{done:>8}{found['seconds']:>9.1f}"
-            f"{found.get('busy', found['seconds']):>8.1f}{found['jobs'] / found['seconds']:>9.0f}"
-            f"{aim:>7}{found['mib']:>10.0f}",
+            f"{name:<16}{result['jobs']:>8}{done:>8}{result['seconds']:>9.1f}"
+            f"{result.get('cpu', result['seconds']):>8.1f}"
+            f"{result['jobs'] / result['seconds']:>9.0f}{aim:>7}{result['mib']:>10.0f}",
             flush=True,
         )
 

@@ -1,10 +1,10 @@
-"""Decisions of `rolling` on large clusters full of promised jobs; growth over servers and jobs.
+"""Times of decisions of `rolling` on large clusters full of promised jobs, by servers and jobs.
 
-Every job that is asked for arrives in the first slot; a hundred more follow in the second, when the
-cluster is full, and are timed one by one, in processor time.
+All jobs of a row arrive in the first slot. A hundred more arrive in the second slot, when the
+cluster is full. Their decisions are timed one by one, in processor time.
 
 Run: ``python -m benchmarks.bench_rolling [--kinds 1 | --differ] [servers jobs]...``. With
-``--differ`` no two servers are alike, which is the worst case: there are no groups of equal ones.
+``--differ``, no two servers are equal. This is the worst case, because equal servers form groups.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ SLOT = Fraction(600)
 
 
 def cluster(servers: int, *, kinds: int = 1) -> Cluster:
-    """Return servers of eight GPUs, of kinds with different numbers of processors."""
+    """Return servers of eight GPUs; kinds differ in their number of cores."""
     dimensions = {"gpu": Dimension.COUNT, "cpu": Dimension.COUNT}
     rows = [
-        (f"gpu-{at}", Role.WORKER, {"gpu": 8_000, "cpu": 64_000 - at % kinds})
-        for at in range(servers)
+        (f"gpu-{number}", Role.WORKER, {"gpu": 8_000, "cpu": 64_000 - number % kinds})
+        for number in range(servers)
     ]
     return build_cluster(slot_seconds=SLOT, horizon=300, servers=rows, dimensions=dimensions)
 
 
 def jobs(on: Cluster, count: int, rng: np.random.Generator) -> list[Job]:
-    """Return jobs of three shapes that together ask for about half of a horizon's GPU time."""
-    share = 150.0 * 8 * on.servers / count  # worker-slots each
+    """Return jobs with three demands, which together need about half of a horizon's GPU time."""
+    share = 150.0 * 8 * on.servers / count  # worker-slots of each job
     drawn = []
-    for at in range(count):
-        kind = at % 3
+    for number in range(count):
+        kind = number % 3
         worker = {"gpu": 1000 * (1 + kind % 2), "cpu": 2000 * (1 + kind)}
         value = float(rng.uniform(50, 100))
         slots = max(1.0, float(rng.uniform(0.5, 1.5)) * share / (1 + kind % 2))
         drawn.append(
             build_job(
-                name=f"job-{at}",
+                name=f"job-{number}",
                 arrival=0,
                 epochs=1,
                 chunks=max(1, round(slots)),
@@ -57,7 +57,7 @@ def jobs(on: Cluster, count: int, rng: np.random.Generator) -> list[Job]:
                 speed=StepModel(SLOT),
                 worker=on.demand(worker),
                 ps=None,
-                utility=Deadline(value, 280.0) if at % 2 else Sigmoid(value, 0.05, 200.0),
+                utility=Deadline(value, 280.0) if number % 2 else Sigmoid(value, 0.05, 200.0),
                 slot_seconds=SLOT,
                 worker_range=(1, int(rng.integers(4, 65))),
             )
@@ -66,7 +66,7 @@ def jobs(on: Cluster, count: int, rng: np.random.Generator) -> list[Job]:
 
 
 def measure(servers: int, count: int, *, kinds: int = 1) -> None:
-    """Print what decisions take on one cluster."""
+    """Print the times of decisions on one cluster."""
     on = cluster(servers, kinds=kinds)
     rng = np.random.default_rng(0)
     early, late = jobs(on, count, rng), jobs(on, count, rng)[:100]
@@ -79,28 +79,28 @@ def measure(servers: int, count: int, *, kinds: int = 1) -> None:
     }
     engine.handle(SlotEnded(0, gained))
     promised = sum(record.promise is not None for record in engine.open_jobs.values())
-    taken = []
-    for one in late:
-        again = replace(one, name=f"late-{one.name}", arrival=1)
+    times = []
+    for job in late:
+        renamed = replace(job, name=f"late-{job.name}", arrival=1)
         began = time.process_time()
-        engine.handle(JobsArrived(1, (again,)))
-        taken.append(time.process_time() - began)
+        engine.handle(JobsArrived(1, (renamed,)))
+        times.append(time.process_time() - began)
     began = time.process_time()
     engine.handle(SlotBegan(1))
     slot = time.process_time() - began
     print(
-        f"{servers} servers, {promised} promised: median {np.median(taken) * 1e3:.1f} ms, "
-        f"first of a slot {taken[0] * 1e3:.0f}, largest {max(taken) * 1e3:.0f}, "
-        f"a slot begins {slot * 1e3:.0f}"
+        f"{servers} servers, {promised} promised: median {np.median(times) * 1e3:.1f} ms, "
+        f"first of the slot {times[0] * 1e3:.0f}, maximum {max(times) * 1e3:.0f}, "
+        f"begin of a slot {slot * 1e3:.0f}"
     )
 
 
 def main() -> None:
-    """Measure the clusters that the command line names."""
+    """Measure all given clusters."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("sizes", nargs="*", type=int)
-    options.add_argument("--kinds", type=int, default=1)
-    options.add_argument("--differ", action="store_true")
+    options.add_argument("sizes", nargs="*", type=int, help="pairs of servers and jobs")
+    options.add_argument("--kinds", type=int, default=1, help="kinds of servers")
+    options.add_argument("--differ", action="store_true", help="a kind per server")
     given = options.parse_args()
     measure(50, 50)  # compiles
     sizes = given.sizes or [200, 200, 200, 1000, 2000, 200, 2000, 1000]

@@ -1,7 +1,7 @@
-"""Parameter servers: memory against TCP between processes of one machine, and what resizing costs.
+"""Parameter servers: exchange by shared memory and by TCP, and accuracy of resized training.
 
-python -m benchmarks.bench_servers            # the exchange
-python -m benchmarks.bench_servers accuracy   # asynchronous, fixed against resized, over seeds
+python -m benchmarks.bench_servers            # time to exchange gradients on one machine
+python -m benchmarks.bench_servers accuracy   # asynchronous training, fixed and resized, by seed
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-if not all(importlib.util.find_spec(one) for one in ("torch", "fsspec", "sklearn")):
+if not all(importlib.util.find_spec(module) for module in ("torch", "fsspec", "sklearn")):
     sys.exit("needs torch, fsspec and scikit-learn: pip install 'shadowprice[train,examples]'")
 
 import numpy as np
@@ -36,16 +36,18 @@ from shadowprice.training.servers.pairs import (
     offer_shared_memory,
 )
 
-SIZES = (1, 16, 48)
-"""Megabytes of a gradient."""
-
+SIZES = (1, 16, 48)  # megabytes of a gradient
 REPEATS = 15
 SEEDS = range(4)
-EPOCHS, MINIBATCH, CHUNK, HELD = 8, 32, 100, 397
+EPOCHS, MINIBATCH, CHUNK = 8, 32, 100  # the last two in samples
+HELD_OUT = 397  # samples that measure accuracy
 
 
 def serve(port: int, size: int) -> None:
-    """Take gradients and give parameters, as a server does."""
+    """Receive gradients and send parameters, as a parameter server does.
+
+    ``size`` is the gradient's in bytes; negative to use TCP instead of shared memory.
+    """
     store = torch.distributed.TCPStore("127.0.0.1", port, is_master=False)
     link = connect_pair(store, "link", 1, timedelta(seconds=120))
     offer_shared_memory(link, size if size > 0 else 0)
@@ -55,16 +57,16 @@ def serve(port: int, size: int) -> None:
         link.send(Message(MessageKind.VALUES, payload=values.clone()))
 
 
-def cpu_of(process: int) -> float:
-    """Return the CPU seconds that a process has taken, its kernel's included."""
+def cpu_seconds(process: int) -> float:
+    """Return the processor seconds of a process, in user and kernel mode."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def exchanges(megabytes: int, *, memory: bool) -> tuple[list[float], float]:
-    """Return how long it takes to push a gradient and pull parameters, each time.
+    """Return the seconds of each push of a gradient and pull of parameters.
 
-    And the CPU seconds of both processes for each: what tells them apart on a busy machine.
+    Also return the mean processor seconds of both processes, which matter on a busy machine.
     """
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -75,19 +77,19 @@ def exchanges(megabytes: int, *, memory: bool) -> tuple[list[float], float]:
     link = connect_pair(store, "link", 0, timedelta(seconds=120))
     assert accept_shared_memory(link) is memory
     values = torch.empty_like(gradient)
-    found = []
+    times = []
     assert process.pid is not None
-    both = (os.getpid(), process.pid)
-    taken = -math.fsum(cpu_of(one) for one in both)
+    processes = (os.getpid(), process.pid)
+    cpu = -math.fsum(map(cpu_seconds, processes))
     for _ in range(REPEATS):
         began = time.perf_counter()
         link.send(Message(MessageKind.PUSH, payload=gradient))
         link.receive(values)
-        found.append(time.perf_counter() - began)
-    taken += math.fsum(cpu_of(one) for one in both)
+        times.append(time.perf_counter() - began)
+    cpu += math.fsum(map(cpu_seconds, processes))
     process.kill()
     process.join()
-    return found, taken / REPEATS
+    return times, cpu / REPEATS
 
 
 def compare_exchange() -> None:
@@ -95,24 +97,25 @@ def compare_exchange() -> None:
     print(f"{'gradient':>9} {'by':>7} {'median':>9} {'best':>9} {'CPU':>9}")
     for megabytes in SIZES:
         for name, memory in (("TCP", False), ("memory", True)):
-            found, cpu = exchanges(megabytes, memory=memory)
-            middle = statistics.median(found)
+            times, cpu = exchanges(megabytes, memory=memory)
+            median = statistics.median(times)
             print(
-                f"{megabytes:6} MB {name:>7} {1e3 * middle:6.1f} ms {1e3 * min(found):6.1f} ms "
+                f"{megabytes:6} MB {name:>7} {1e3 * median:6.1f} ms {1e3 * min(times):6.1f} ms "
                 f"{1e3 * cpu:6.1f} ms",
                 flush=True,
             )
 
 
-def digits() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return scikit-learn's digits: to learn from, and held out."""
-    found = load_digits()
-    order = np.random.default_rng(0).permutation(len(found.target))
-    points, label = (found.data[order] / 16.0).astype(np.float32), found.target[order]
-    return (
-        {"x": points[HELD:], "y": label[HELD:]},
-        {"x": torch.from_numpy(points[:HELD]), "y": torch.from_numpy(label[:HELD])},
-    )
+def split_digits() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return scikit-learn's digits as training data and held-out data."""
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    points, label = (digits.data[order] / 16.0).astype(np.float32), digits.target[order]
+    held_out = {
+        "x": torch.from_numpy(points[:HELD_OUT]),
+        "y": torch.from_numpy(label[:HELD_OUT]),
+    }
+    return {"x": points[HELD_OUT:], "y": label[HELD_OUT:]}, held_out
 
 
 def network() -> torch.nn.Module:
@@ -125,8 +128,8 @@ def loss(model: Any, batch: Mapping[str, Any]) -> Any:
     return torch.nn.functional.cross_entropy(model(batch["x"]), batch["y"])
 
 
-def learn(data: str, seed: int, result: str) -> None:
-    """Be one process of a job."""
+def train(data: str, seed: int, result: str) -> None:
+    """Run one process of a job; the leading one writes the trained model."""
     torch.set_num_threads(1)
     recipe = servers.Recipe(
         model=network,
@@ -142,50 +145,56 @@ def learn(data: str, seed: int, result: str) -> None:
         torch.save(outcome.model.state_dict(), result)
 
 
-def run(folder: Path, plans: list[tuple[int, int]], works: int, **given: Any) -> float:
-    """Train through generations; return the most stale gradient's age."""
+def run(folder: Path, sizes: list[tuple[int, int]], minibatches: int, **given: Any) -> float:
+    """Train with a generation per size, (workers, PS); return the maximum staleness of gradients.
+
+    Generations do equal parts of all ``minibatches``.
+    """
     folder.mkdir(parents=True)
-    reported = folder / "progress.json"
-    for number, (workers, ps) in enumerate(plans, start=1):
-        begun = generations.Generation(folder, learn, workers, ps, number, **given)
-        if number < len(plans):
-            until = works * number / len(plans)
-            begun.until(
+    progress = folder / "progress.json"
+    for number, (workers, ps) in enumerate(sizes, start=1):
+        generation = generations.Generation(folder, train, workers, ps, number, **given)
+        if number < len(sizes):
+            until = minibatches * number / len(sizes)
+            generation.until(
                 lambda until=until: (
-                    reported.exists() and json.loads(reported.read_text())["minibatches"] >= until
+                    progress.exists() and json.loads(progress.read_text())["minibatches"] >= until
                 )
             )
-            begun.stop()
+            generation.stop()
         else:
-            assert set(begun.ended().values()) == {0}, begun.said()
-    return float(json.loads(reported.read_text())["metrics"]["max_staleness"])
+            assert set(generation.ended().values()) == {0}, generation.said()
+    return float(json.loads(progress.read_text())["metrics"]["max_staleness"])
 
 
 def compare_accuracy() -> None:
-    """Print accuracy after the same epochs."""
-    learnt, held = digits()
+    """Print the accuracy of fixed and resized training after the same epochs."""
+    training_data, held_out = split_digits()
     plans = {
         "1 worker": [(1, 1)],
         "3 workers": [(3, 2)],
         "resized": [(1, 1), (4, 2), (2, 3), (3, 1)],
     }
-    found: dict[str, list[float]] = {name: [] for name in plans}
+    accuracies: dict[str, list[float]] = {name: [] for name in plans}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data = servers.write(str(folder / "data"), learnt, CHUNK)
-        works = EPOCHS * sum(-(-one.samples // MINIBATCH) for one in data.chunks)
+        data = servers.write(str(folder / "data"), training_data, CHUNK)
+        minibatches = EPOCHS * sum(-(-chunk.samples // MINIBATCH) for chunk in data.chunks)
         for seed in SEEDS:
-            for plan, steps in plans.items():
+            for plan, sizes in plans.items():
                 own = folder / f"{plan}-{seed}"
                 result = str(own / "model.pt")
-                max_staleness = run(own, steps, works, data=data.url, seed=seed, result=result)
+                max_staleness = run(
+                    own, sizes, minibatches, data=data.url, seed=seed, result=result
+                )
                 model = network()
                 model.load_state_dict(torch.load(result, weights_only=True))
                 with torch.no_grad():
-                    right = (model(held["x"]).argmax(dim=1) == held["y"]).double().mean()
-                found[plan].append(float(right))
-                print(f"seed {seed} {plan:10} {float(right):.4f} max staleness {max_staleness:.0f}")
-    for plan, values in found.items():
+                    is_right = model(held_out["x"]).argmax(dim=1) == held_out["y"]
+                accuracy = float(is_right.double().mean())
+                accuracies[plan].append(accuracy)
+                print(f"seed {seed} {plan:10} {accuracy:.4f} max staleness {max_staleness:.0f}")
+    for plan, values in accuracies.items():
         spread = statistics.stdev(values)
         print(f"{plan:10} {statistics.mean(values):.4f} +- {spread:.4f} over {len(values)} seeds")
 

@@ -1,6 +1,7 @@
-"""How many random problems of copies are solved to a proof, and in what time.
+"""Number of random cloning problems that are solved to proved optimality, and the maximum time.
 
-Run as ``python -m benchmarks.cloning_proofs [PROBLEMS]``; each is solved with both constraints.
+Run as ``python -m benchmarks.cloning_proofs [PROBLEMS]``. Each problem is solved with both deadline
+constraints.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def distribution(rng: np.random.Generator) -> Distribution:
 
 
 def main() -> None:
-    """Draw problems, solve them, and tell how many were proved."""
+    """Draw problems, solve them, and print how many were proved."""
     rng = np.random.default_rng(1)
     solved = unproved = refused = 0
     slowest = 0.0
@@ -54,15 +55,15 @@ def main() -> None:
         for constraint in DeadlineConstraint:
             began = time.perf_counter()
             try:
-                found = solve(
+                solution = solve(
                     CloningProblem(tasks, machines, deadline, miss), constraint=constraint
                 )
-            except InputError:
+            except InputError:  # infeasible
                 refused += 1
                 continue
             slowest = max(slowest, time.perf_counter() - began)
             solved += 1
-            unproved += not found.proved
+            unproved += not solution.proved
     print(
         f"{solved} solved, {unproved} of them unproved; {refused} refused; {slowest:.2f} s at most"
     )

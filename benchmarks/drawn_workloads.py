@@ -1,19 +1,19 @@
-"""`rolling` beside other policies on random workloads: how often, and by how much, it is behind.
+"""`rolling` compared with other policies on random workloads: where it is behind, and how far.
 
-Three quarters of the workloads are generated, the others are windows of Philly's and Microsoft's
+Three quarters of the workloads are generated; the others are windows of Philly's and Microsoft's
 traces. Load, restart cost, slots, arrivals, servers, tenants and their shares are drawn. Policies
-know only jobs that have arrived; all but `rolling` ignore shares. Each tenant owns the same share.
+only know jobs that have arrived, and all but `rolling` ignore shares. Tenants own equal shares.
 
 Run: ``python -m benchmarks.drawn_workloads [KIND] [--seed N] [--count N] [--variants POLICY...]``.
 A variant may have parameters, such as ``rolling?quota=false``. The kinds:
 
 values
-    as above: the value earned, relative to the best other policy;
+    the workloads above: value earned, relative to the best other policy;
 deadlines
     windows of traces with equal values and deadlines: jobs in time, relative to `elasticflow`;
 shares
-    generated workloads whose tenants own whole servers: what each tenant earns, relative to the
-    same policy on its own servers alone.
+    generated workloads whose tenants own whole servers: utility of each tenant, relative to the
+    same policy on the tenant's own servers alone.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def draw(seed: int, number: int) -> tuple[str, Scenario]:
 def draw_deadlines(seed: int, number: int) -> tuple[str, Scenario]:
     """Return a window of a trace in which each job is worth 1 until its deadline.
 
-    That is one to six times its minimum duration.
+    Deadlines are one to six times a job's minimum duration.
     """
     rng = np.random.default_rng([seed, number, 1])
     restart = Fraction(int(rng.choice([0, 0, 10, 50])), 100)
@@ -85,12 +85,12 @@ def draw_deadlines(seed: int, number: int) -> tuple[str, Scenario]:
 
 
 def draw_shares(seed: int, number: int) -> tuple[str, Scenario, list[Scenario]]:
-    """Return a workload of tenants that own whole servers, and that of each tenant alone."""
+    """Return a workload of tenants that own whole servers, and a workload per tenant alone."""
     rng = np.random.default_rng([seed, number, 2])
     restart = Fraction(int(rng.choice([0, 0, 10, 50])), 100)
     options = _generator_options(rng)
     tenants, owned = int(rng.choice([2, 3, 4])), int(rng.choice([2, 3, 4]))
-    count = tenants * owned + int(rng.choice([0, 1]))  # the last one belongs to no tenant
+    count = tenants * owned + int(rng.choice([0, 1]))  # an extra server belongs to no tenant
     seed = seed * 1000 + number
     document = paper_cluster(
         workers=count,
@@ -161,7 +161,7 @@ def _generator_options(rng: np.random.Generator) -> GeneratorOptions:
 
 
 def _amount(value: int, dimension: Dimension) -> float | str:
-    """Return an exact amount of a resource, as a cluster file has it."""
+    """Return the exact amount of a resource in the notation of cluster files."""
     if dimension is Dimension.COUNT:
         return value / 1000
     return f"{value}B" if dimension is Dimension.BYTES else f"{value}bps"
@@ -170,8 +170,9 @@ def _amount(value: int, dimension: Dimension) -> float | str:
 def _trace_window(rng: np.random.Generator) -> tuple[str, Scenario]:
     limit = int(rng.choice([80, 150, 250]))
     if rng.random() < 0.6:
-        circle, day = rng.choice(PHILLY_VIRTUAL_CLUSTERS[2:]), int(rng.integers(100))
-        name, trace = f"Philly {circle}", f"{PHILLY}?vc={circle}&from={day}d&limit={limit}"
+        # Not the two smallest virtual clusters, which have too few jobs.
+        vc, day = rng.choice(PHILLY_VIRTUAL_CLUSTERS[2:]), int(rng.integers(100))
+        name, trace = f"Philly {vc}", f"{PHILLY}?vc={vc}&from={day}d&limit={limit}"
     else:
         cluster, day = int(rng.integers(1, 7)), int(rng.integers(40))
         name, trace = f"ITP {cluster:02}", f"{ITP.format(f'{cluster}')}?from={day}d&limit={limit}"
@@ -198,7 +199,7 @@ def _generated(rng: np.random.Generator, seed: int) -> tuple[str, Scenario]:
         document["tenants"] = _tenants(document, tenants, float(rng.choice([0.8, 0.9])) / tenants)
     cluster = ClusterSpec.model_validate(document).resolve("drawn cluster")
     jobs = generate(options, seed=seed).to_jobs(cluster)
-    if tenants:  # some bring several times as many jobs as others
+    if tenants:  # some submit several times as many jobs as others
         weight = rng.choice([1.0, 1.0, 4.0, 8.0], size=tenants)
         owners = rng.choice(tenants, size=len(jobs), p=weight / weight.sum())
         jobs = [
@@ -224,7 +225,7 @@ def _tenants(document: dict[str, Any], count: int, part: float) -> list[dict[str
 
 
 def measure(seed: int, number: int, policies: list[PolicyChoice]) -> tuple[str, list[Any]]:
-    """Return a workload's description, and the share of its value and abandoned work by policy."""
+    """Return a workload's description, and by policy the shares of value and of abandoned work."""
     name, scenario = draw(seed, number)
     rows = []
     for policy in policies:
@@ -246,7 +247,7 @@ def measure_deadlines(
 def measure_shares(
     seed: int, number: int, policies: list[PolicyChoice]
 ) -> tuple[str, list[list[tuple[float, float]]]]:
-    """Return a workload's description, and for each policy what tenants earn, and would alone."""
+    """Return a workload's description, and by policy each tenant's utility together and alone."""
     name, scenario, alone = draw_shares(seed, number)
     rows = []
     for policy in policies:
@@ -266,37 +267,37 @@ def measure_shares(
 
 
 def report_values(results: list[tuple[str, list[Any]]], variants: list[str]) -> None:
-    """Print the median ratio to the best other policy, and the workloads where it is behind."""
+    """Print the median ratio to the best other policy, and the workloads with a low ratio."""
     best = [
         max((rows[column][0], policy.name) for column, policy in enumerate(OTHERS))
         for _, rows in results
     ]
     for column, text in enumerate(variants, len(OTHERS)):
         own = [rows[column] for _, rows in results]
-        ratio = [share / max(top, 1e-12) for (share, _), (top, _) in zip(own, best, strict=True)]
+        ratios = [share / max(top, 1e-12) for (share, _), (top, _) in zip(own, best, strict=True)]
         print(
             f"{text}: {len(own)} workloads, median "
-            f"{statistics.median(ratio):.2f} of the best other policy, "
+            f"{statistics.median(ratios):.2f} of the best other policy, "
             f"{statistics.mean(share for share, _ in own):.1%} of the value on offer, "
             f"{statistics.mean(lost for _, lost in own):.1%} of worker-slots abandoned"
         )
-        for value, (name, _), (_, policy) in sorted(zip(ratio, results, best, strict=True)):
-            if value < BEHIND:
-                print(f"  {value:.2f} of {policy}: {name}")
+        for ratio, (name, _), (_, policy) in sorted(zip(ratios, results, best, strict=True)):
+            if ratio < BEHIND:
+                print(f"  {ratio:.2f} of {policy}: {name}")
 
 
 def report_deadlines(results: list[tuple[str, list[float]]], variants: list[str]) -> None:
-    """Print how many jobs are in time, and the workloads where `elasticflow` has more."""
+    """Print the jobs in time, and the workloads on which `elasticflow` has more."""
     total = sum(rows[0] for _, rows in results)
     for column, text in enumerate(variants, 1):
-        short = sorted((rows[column] - rows[0], name) for name, rows in results)
-        short = [(number, name) for number, name in short if number < 0]
+        differences = sorted((rows[column] - rows[0], name) for name, rows in results)
+        behind = [(number, name) for number, name in differences if number < 0]
         print(
             f"{text}: {len(results)} workloads, {sum(rows[column] for _, rows in results):.0f} "
-            f"jobs in time, elasticflow {total:.0f}; fewer on {len(short)}, "
-            f"{-sum(number for number, _ in short):.0f} jobs in all"
+            f"jobs in time, elasticflow {total:.0f}; fewer on {len(behind)} workloads, "
+            f"by {-sum(number for number, _ in behind):.0f} jobs in total"
         )
-        for number, name in short:
+        for number, name in behind:
             print(f"  {number:+.0f}: {name}")
 
 
@@ -341,11 +342,11 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=["rolling"])
     chosen = parser.parse_args()
     if chosen.kind != "shares" and not NamedWorkload("Philly", PHILLY).at_hand:
-        sys.exit("Philly's trace isn't here: set SHADOWPRICE_TRACES to the folder of the traces")
+        sys.exit("Philly's trace is missing: set SHADOWPRICE_TRACES to the folder of the traces")
     others, run, report = KINDS[chosen.kind]
     policies = [*others, *map(PolicyChoice.parse, chosen.variants)]
-    apart = multiprocessing.get_context("spawn")  # traces are read by threads, which a fork loses
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=apart) as pool:
+    spawn = multiprocessing.get_context("spawn")  # a fork has none of the threads that read traces
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as pool:
         tasks = [pool.submit(run, chosen.seed, number, policies) for number in range(chosen.count)]
         report([task.result() for task in tasks], chosen.variants)
 

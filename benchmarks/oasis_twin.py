@@ -1,8 +1,7 @@
-"""A plain OASiS decision in numpy: every price of every server and slot, and a dense table.
+"""Plain OASiS decision in numpy: all prices of all servers and slots, and a dense table.
 
-Correct and without tricks: what `bench_oasis` and `bench_replay` measure the policy beside. The
-table is Algorithm 2's dynamic program in worker-slots (papers' reading 1): a row a slot, a column
-for every amount of work still to do.
+`bench_oasis` and `bench_replay` compare the policy with it. The table is the dynamic program of
+Algorithm 2: the minimum cost of each amount of completed work, updated slot by slot.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ Floats = NDArray[np.float64]
 UNLIMITED = 2**62
 
 
-def place_costs(view: View, board: PriceBoard, demand: NDArray[np.int64], most: int) -> Floats:
-    """Return the cost of the n cheapest places in each slot, shape (slots, most + 1)."""
+def place_costs(view: View, board: PriceBoard, demand: NDArray[np.int64], maximum: int) -> Floats:
+    """Return the cost of the n cheapest places in each slot, shape (slots, maximum + 1)."""
     slots = view.end - view.slot
     capacity = view.ledger.capacity[board.servers].astype(np.float64)
     used = view.ledger.used[:slots, board.servers]
@@ -31,17 +30,18 @@ def place_costs(view: View, board: PriceBoard, demand: NDArray[np.int64], most: 
     low, high = board.constants.ln_lower, board.constants.ln_upper
     requested = np.isfinite(high) & (share > 0)
     exponent = low + fraction[:, :, requested] * (high[requested] - low)
+    # exp(709) is the largest power that a double can hold.
     price = np.where(limited[:, requested], np.exp(np.minimum(exponent, 709.0)), 0.0)
     unit = price @ share[requested]
-    wanted = demand > 0
-    room = ((capacity[:, wanted] - used[:, :, wanted]) // demand[wanted]).min(axis=2)
-    room = np.clip(room, 0, most).astype(np.int64)
-    cost = np.full((slots, most + 1), math.inf)
+    is_used = demand > 0
+    places = ((capacity[:, is_used] - used[:, :, is_used]) // demand[is_used]).min(axis=2)
+    places = np.clip(places, 0, maximum).astype(np.int64)
+    cost = np.full((slots, maximum + 1), math.inf)
     for t in range(slots):
         order = np.argsort(unit[t], kind="stable")
-        line = np.repeat(unit[t][order], room[t][order])[:most]
+        cheapest = np.repeat(unit[t][order], places[t][order])[:maximum]
         cost[t, 0] = 0.0
-        cost[t, 1 : len(line) + 1] = np.cumsum(line)
+        cost[t, 1 : len(cheapest) + 1] = np.cumsum(cheapest)
     return cost
 
 
@@ -50,15 +50,14 @@ def decide(view: View, workers: PriceBoard, servers: PriceBoard, job: Job) -> fl
     slots = view.end - view.slot
     if slots <= 0 or job.required > slots * int(job.gains.max()):
         return -math.inf
-    most = job.max_workers
-    cost = place_costs(view, workers, job.worker, most)[:, job.worker_counts]
+    cost = place_costs(view, workers, job.worker, job.max_workers)[:, job.worker_counts]
     if job.ps is not None:
-        fewest = place_costs(view, servers, job.ps, int(job.ps_counts.max()))
-        cost = cost + fewest[:, job.ps_counts]
-    unit = math.gcd(*job.gains.tolist())
+        ps_cost = place_costs(view, servers, job.ps, int(job.ps_counts.max()))
+        cost = cost + ps_cost[:, job.ps_counts]
+    unit = math.gcd(*job.gains.tolist())  # a smaller table suffices
     gains = (job.gains // unit).tolist()
-    need = -(-job.required // unit)
-    table = np.full(need + 1, math.inf)
+    required = -(-job.required // unit)
+    table = np.full(required + 1, math.inf)  # minimum cost by completed work
     table[0] = 0.0
     utility = job.utility.values(np.arange(view.slot - job.arrival, view.end - job.arrival))
     best = -math.inf
@@ -68,9 +67,10 @@ def decide(view: View, workers: PriceBoard, servers: PriceBoard, job: Job) -> fl
             price = cost[t, choice]
             if price == math.inf:
                 continue
-            step = min(gain, need)
-            np.minimum(after[step:], table[: need + 1 - step] + price, out=after[step:])
-            after[need] = min(after[need], table[need - step :].min() + price)
+            step = min(gain, required)
+            np.minimum(after[step:], table[: required + 1 - step] + price, out=after[step:])
+            # A slot may yield more than the remaining work.
+            after[required] = min(after[required], table[required - step :].min() + price)
         table = after
-        best = max(best, float(utility[t] - table[need]))
+        best = max(best, float(utility[t] - table[required]))
     return best

@@ -1,8 +1,8 @@
-"""Instances of problem (1) of the size of OASiS's Fig. 5: 10 jobs, T = 10, 6+6 servers.
+"""Instances of OASiS's problem (1), of the size of its Fig. 5: 10 jobs, T = 10, 6+6 servers.
 
-Resources and demands are drawn from the ranges of the evaluation section; a job's work is drawn
-log-uniformly so that it takes 1 to 8 slots at full width (with the printed ranges most jobs could
-not finish by T = 10, and there would be little to decide).
+Resources and demands are drawn from the ranges of the evaluation section. A job's work is drawn
+log-uniformly, so that it takes 1 to 8 slots with the maximum workers. With the printed ranges, most
+jobs could not complete by T = 10.
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ DIMENSIONS = {
 def instance(
     seed: int, *, jobs: int = 10, servers: int = 6, equal: bool = False
 ) -> tuple[Cluster, list[Job]]:
-    """Return a cluster of so many servers of each role, and jobs that compete for it."""
+    """Return a cluster with a number of servers of each role, and jobs that compete for it."""
     rng = np.random.default_rng(seed)
-    listed = []
-    for at in range(servers):
+    rows = []
+    for number in range(servers):
         amounts = GPU_SERVERS[1 if equal else int(rng.integers(len(GPU_SERVERS)))]
         bandwidth = 25 * GBPS if equal else int(rng.integers(20, 51)) * GBPS
-        listed.append((f"gpu-{at}", Role.WORKER, {**amounts, "bandwidth": bandwidth}))
-    for at in range(servers):
+        rows.append((f"gpu-{number}", Role.WORKER, {**amounts, "bandwidth": bandwidth}))
+    for number in range(servers):
         amounts = PLAIN_SERVERS[0 if equal else int(rng.integers(len(PLAIN_SERVERS)))]
         bandwidth = 50 * GBPS if equal else int(rng.integers(20, 51)) * GBPS
-        listed.append((f"net-{at}", Role.PS, {**amounts, "bandwidth": bandwidth}))
+        rows.append((f"net-{number}", Role.PS, {**amounts, "bandwidth": bandwidth}))
     on = build_cluster(
-        slot_seconds=Fraction(3600), horizon=SLOTS, servers=listed, dimensions=DIMENSIONS
+        slot_seconds=Fraction(3600), horizon=SLOTS, servers=rows, dimensions=DIMENSIONS
     )
-    return on, [_job(on, rng, f"job-{at}") for at in range(jobs)]
+    return on, [_job(on, rng, f"job-{number}") for number in range(jobs)]
 
 
 def _job(on: Cluster, rng: np.random.Generator, name: str) -> Job:
     chunks = int(rng.integers(5, 31))
     worker_bandwidth = int(rng.integers(1, 51)) * 100 * 10**6
     ps_bandwidth = int(rng.integers(5, 21)) * GBPS
-    width = float(np.exp(rng.uniform(0, np.log(8))))  # slots at full width
+    slots = float(np.exp(rng.uniform(0, np.log(8))))  # with the maximum workers
     epochs = int(rng.integers(50, 201))
     minibatches = int(rng.integers(10, 101))
     work = epochs * chunks * minibatches
-    step = Fraction(int(width * chunks * 3600 * 10**6 / work), 10**6)
+    step = Fraction(int(slots * chunks * 3600 * 10**6 / work), 10**6)
     gradient = int(rng.integers(30, 576)) * MB
     communication = Fraction(16 * gradient, worker_bandwidth)
     speed = StepModel(max(Fraction(1, 10**6), step - communication), gradient_bytes=gradient)
-    if step <= communication:
+    if step <= communication:  # a step takes longer than drawn, so the job has fewer of them
         minibatches = max(1, int(minibatches * step / communication))
     kind = rng.random()
     decay = 0.0 if kind < 0.1 else rng.uniform(0.01, 1) if kind < 0.65 else rng.uniform(4, 6)

@@ -1,9 +1,10 @@
-"""Time lost and promises kept by slot length and start-up of jobs, on a live service.
+"""Time lost and promises kept by slot length and start-up time of jobs, on a live service.
 
-For each slot length and start-up a service runs sixteen jobs of 2 to 5 slots on four places, as
-real processes of this machine. A job loads for so many seconds, then works exactly as long as it
-states, and reports. Lost is the time from the beginning of a generation's slot to its end, less the
-stated work, as a share of the former.
+For each slot length and start-up time, a service runs sixteen jobs of 2 to 5 slots as real
+processes of this machine, at most four at once. A job sleeps for its start-up time, then works
+exactly as long as it states, and reports progress. Used time is that from the beginning of a
+generation's slot to the generation's end. Lost time is used time minus stated work, and is printed
+as a share of the used time.
 
 Run: ``python -m benchmarks.slot_length [--slots 1 2 5 10] [--start-ups 0 0.1 0.3 1]
 [--policy rolling]``
@@ -31,7 +32,7 @@ from shadowprice.client import Client
 from shadowprice.core.errors import ShadowpriceError
 
 JOBS: Final = 16
-PLACES: Final = 4
+CORES: Final = 4  # each job uses one
 STEPS_PER_SLOT: Final = 5
 
 WORK: Final = """
@@ -50,23 +51,23 @@ for done in range(saved + 1, steps + 1):
             file.write(text)
         os.replace(name + ".new", name)
 """
-"""What a job runs; it saves after every mini-batch."""
+"""Program of a job; it saves after every mini-batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one service did.
+    """Result of one service.
 
     Parameters
     ----------
     lost : float
-        Share of the time that was lost.
+        Lost time as a share of the used time.
     kept, promised, finished : int
         Jobs that kept their first promise, had one, and finished.
     start_up : float or None
-        Seconds that the service measured.
+        Start-up time that the service measured, in seconds.
     warned : bool
-        Whether it warned.
+        Whether the service shows a warning.
     """
 
     lost: float
@@ -78,20 +79,20 @@ class Result:
 
 
 def measure(folder: Path, slot: float, start_up: float, policy: str) -> Result:
-    """Run the jobs on a service of its own."""
+    """Run the jobs on a new service."""
     folder.mkdir(parents=True)
     cluster = folder / "cluster.yaml"
-    described = {
+    record = {
         "slot": f"{slot:g}s",
         "horizon": 200,
-        "servers": [{"name": "box", "capacity": {"cpu": PLACES}}],
+        "servers": [{"name": "server", "capacity": {"cpu": CORES}}],
     }
-    cluster.write_text(yaml.safe_dump(described))
-    words = ["serve", "-c", str(cluster), "--data", str(folder / "data"), "-p", policy]
-    words += ["--listen", "127.0.0.1:0", "-q", "-o", "json"]
+    cluster.write_text(yaml.safe_dump(record))
+    argv = ["serve", "-c", str(cluster), "--data", str(folder / "data"), "-p", policy]
+    argv += ["--listen", "127.0.0.1:0", "-q", "-o", "json"]
     with (folder / "log").open("w") as log:
         service = subprocess.Popen(
-            [sys.executable, "-m", "shadowprice", *words],
+            [sys.executable, "-m", "shadowprice", *argv],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -115,9 +116,9 @@ def _run(client: Client, folder: Path, slot: float, start_up: float) -> Result:
     work: dict[str, float] = {}
     for number in range(JOBS):
         name, steps = f"job-{number}", 10 + 7 * number % 21
-        here = folder / name
-        here.mkdir()
-        (here / "work.py").write_text(WORK)
+        workdir = folder / name
+        workdir.mkdir()
+        (workdir / "work.py").write_text(WORK)
         work[name] = steps * step
         command = [sys.executable, "-I", "-S", "work.py", f"{start_up:g}", f"{step:g}", f"{steps}"]
         client.submit(
@@ -128,19 +129,19 @@ def _run(client: Client, folder: Path, slot: float, start_up: float) -> Result:
                 "minibatch_time": f"{step:g}s",
                 "worker": {"cpu": 1},
                 "utility": {"kind": "linear", "value": 1000, "slope": -1},
-                "run": {"command": command, "workdir": str(here), "grace": "5s"},
+                "run": {"command": command, "workdir": str(workdir), "grace": "5s"},
             }
         )
     while list(client.jobs("pending", "admitted", "standby", "running", "resizing")):
         time.sleep(0.5)
     service = client.service()
     origin = service.origin.timestamp()
-    held = useful = 0.0
+    used = useful = 0.0
     kept = promised = finished = 0
     for name, seconds in work.items():
         job = client.job(name).record
-        for record in _ended(client, name):
-            held += _seconds(str(record["ended"])) - (origin + int(record["slot"]) * slot)
+        for record in _ended_generations(client, name):
+            used += _seconds(str(record["ended"])) - (origin + int(record["slot"]) * slot)
         finished += job["state"] == "finished"
         useful += seconds if job["state"] == "finished" else 0.0
         if job["first_promise_slot"] is not None:
@@ -148,16 +149,17 @@ def _run(client: Client, folder: Path, slot: float, start_up: float) -> Result:
             kept += (
                 job["state"] == "finished" and job["completion_slot"] <= job["first_promise_slot"]
             )
-    lost = 1.0 - useful / held
+    lost = 1.0 - useful / used
     return Result(lost, kept, promised, finished, service.start_up_seconds, bool(service.warnings))
 
 
-def _ended(client: Client, name: str) -> list[dict[str, Any]]:
+def _ended_generations(client: Client, name: str) -> list[dict[str, Any]]:
     """Return the generations of a job that ran, once all of them have ended."""
     while True:
-        ran = [dict(one.record) for one in client.generations(name) if one.record["started"]]
-        if all(record["ended"] for record in ran):
-            return ran
+        records = [dict(generation.record) for generation in client.generations(name)]
+        started = [record for record in records if record["started"]]
+        if all(record["ended"] for record in started):
+            return started
         time.sleep(0.2)
 
 
@@ -170,7 +172,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--slots", type=float, nargs="+", default=[1, 2, 5, 10])
     parser.add_argument("--start-ups", type=float, nargs="+", default=[0, 0.1, 0.3, 1])
-    parser.add_argument("--together", type=int, default=1, help="services at the same time")
+    parser.add_argument(
+        "--together", type=int, default=1, help="number of services at the same time"
+    )
     parser.add_argument("--policy", default="rolling")
     given = parser.parse_args()
     print(
@@ -184,12 +188,12 @@ def main() -> None:
                 for load in given.start_ups
             }
             for load, future in futures.items():
-                found = future.result()
-                seconds = found.start_up or 0.0
+                result = future.result()
+                seconds = result.start_up or 0.0
                 print(
                     f"{slot:>3g} s  {load:>3g} s  {seconds:6.2f} s  {seconds / slot:13.0%}  "
-                    f"{found.lost:9.0%}  {found.kept:>6} of {found.promised:<3}  "
-                    f"{'yes' if found.warned else 'no':>6}",
+                    f"{result.lost:9.0%}  {result.kept:>6} of {result.promised:<3}  "
+                    f"{'yes' if result.warned else 'no':>6}",
                     flush=True,
                 )
 

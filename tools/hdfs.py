@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Self
 
 PACKAGE, VERSION = "pyspark", "2.4.8"
-"""Later versions contain a Hadoop without servers."""
+"""Later versions of PySpark contain no HDFS servers."""
 
 DIGEST = "3a19b71b8dc8dd91ebc943604a05e1ab01bce052456d42937035632d852d78dc"
-"""SHA-256 of that source package."""
+"""SHA-256 of the source package of PySpark."""
 
 SOURCES, SOURCES_VERSION = "pydoop", "2.0.0"
 """The package that contains the sources of libhdfs."""
@@ -44,19 +44,20 @@ DEBIAN = {
 }
 """Further jars that Hadoop's servers need, with their Debian packages."""
 
-SHARED = Path("/usr/share/java")
-OTHERS = re.compile("spark|hive|mesos|kubernetes|datanucleus|mllib")
-"""Jars of the package that HDFS doesn't need."""
+SHARED = Path("/usr/share/java")  # folder of the jars of Debian packages
+UNUSED_JARS = re.compile("spark|hive|mesos|kubernetes|datanucleus|mllib")
+"""Pattern of PySpark's jars that HDFS doesn't need."""
 
 HADOOP = "hadoop-hdfs-2.7.3.jar"
 RACK = "/rack-1"
-PATIENCE = 180.0
+START_TIMEOUT_SECONDS = 180.0
 
 OPENED = ("java.lang", "java.util", "java.nio", "sun.nio.ch")
-"""Java packages that this Hadoop accesses and later versions of Java have closed."""
+"""Java packages whose internals this Hadoop uses; newer versions of Java only open them by option.
+"""
 
 PAGES = {"hdfs": "WEB-INF/web.xml", "datanode": "WEB-INF/web.xml", "static": ""}
-"""Folders that its web servers, and so WebHDFS, need at the start."""
+"""Folders, with a file or none, that must exist when the servers of WebHDFS start."""
 
 
 class HdfsError(RuntimeError):
@@ -76,8 +77,8 @@ def library() -> Path:
 
 def library_missing() -> str:
     """Return why Hadoop's C library can't be used, or an empty string."""
-    found = library() / LIBRARY
-    return "" if found.is_file() else f"{found} is missing; install a JDK and run make hdfs"
+    path = library() / LIBRARY
+    return "" if path.is_file() else f"{path} is missing; install a JDK and run make hdfs"
 
 
 def missing() -> str:
@@ -105,24 +106,27 @@ def build() -> None:
         _call(["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages], quiet)
     cache().parent.mkdir(parents=True, exist_ok=True)
     if not (cache() / HADOOP).is_file():
-        _keep_jars()
+        _install_jars()
     if library_missing():
         _compile_library()
 
 
-def _fetched(package: str, version: str, digest: str, old: str, folder: Path) -> Path:
-    """Download a source package into a folder; return its path."""
-    # pip runs its setup to get its name, and the setup needs an old package.
-    constraint = folder / "old.txt"
-    constraint.write_text(f"{old}\n")
-    words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
-    told = {"PIP_CONSTRAINT": str(constraint), "PIP_BUILD_CONSTRAINT": str(constraint)}
-    _call([*words, "--no-binary", package, f"{package}=={version}"], {**os.environ, **told})
+def _download(package: str, version: str, digest: str, constraint: str, folder: Path) -> Path:
+    """Download a source package into a folder; return its path.
+
+    pip runs the package's setup to get its name, and the setup needs the old version of another
+    package that ``constraint`` names.
+    """
+    file = folder / "constraint.txt"
+    file.write_text(f"{constraint}\n")
+    argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+    variables = {"PIP_CONSTRAINT": str(file), "PIP_BUILD_CONSTRAINT": str(file)}
+    _call([*argv, "--no-binary", package, f"{package}=={version}"], {**os.environ, **variables})
     path = folder / f"{package}-{version}.tar.gz"
     with path.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
-    if found != digest:
-        raise HdfsError(f"{path.name}: expected SHA-256 {digest}, got {found}")
+        actual = hashlib.file_digest(content, "sha256").hexdigest()
+    if actual != digest:
+        raise HdfsError(f"{path.name}: expected SHA-256 {digest}, got {actual}")
     return path
 
 
@@ -131,63 +135,61 @@ def _compile_library() -> None:
     if not (java / "include" / "jni.h").is_file() or shutil.which("cc") is None:
         print("skipping libhdfs: no C compiler, or no include/jni.h of a JDK", flush=True)
         return
-    with tempfile.TemporaryDirectory(dir=cache().parent) as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(dir=cache().parent) as temporary:
+        folder = Path(temporary)
         print(f"Compiling libhdfs from {SOURCES} {SOURCES_VERSION}", flush=True)
-        package = _fetched(SOURCES, SOURCES_VERSION, SOURCES_DIGEST, "setuptools<66", folder)
+        package = _download(SOURCES, SOURCES_VERSION, SOURCES_DIGEST, "setuptools<66", folder)
         with tarfile.open(package) as archive:
             archive.extractall(folder, filter="data")
         source = folder / f"{SOURCES}-{SOURCES_VERSION}" / "src" / "libhdfs"
-        files = [source / one for one in ("hdfs.c", "jni_helper.c", "exception.c")]
+        files = [source / name for name in ("hdfs.c", "jni_helper.c", "exception.c")]
         files += [source / "common" / "htable.c", *sorted((source / "os" / "posix").glob("*.c"))]
         headers = [source, source / "include", source / "include" / "hdfs", source / "common"]
         headers += [source / "os", source / "os" / "posix"]
         headers += [java / "include", java / "include" / "linux"]
-        machine = java / "lib" / "server"
-        kept = folder / "kept"
-        kept.mkdir()
-        words = ["cc", "-shared", "-fPIC", "-O2", "-w", *(f"-I{one}" for one in headers)]
-        words += ["-o", str(kept / LIBRARY), *map(str, files), f"-L{machine}", "-ljvm", "-lpthread"]
-        _call([*words, f"-Wl,-rpath,{machine}"])
-        kept.rename(library())
+        jvm = java / "lib" / "server"  # folder of libjvm.so
+        output = folder / "output"
+        output.mkdir()
+        argv = ["cc", "-shared", "-fPIC", "-O2", "-w", *(f"-I{header}" for header in headers)]
+        argv += ["-o", str(output / LIBRARY), *map(str, files), f"-L{jvm}", "-ljvm", "-lpthread"]
+        _call([*argv, f"-Wl,-rpath,{jvm}"])
+        output.rename(library())  # at once, so that a build that failed leaves nothing
 
 
 def _java() -> Path:
     return Path(shutil.which("java") or "/usr/bin/java").resolve().parents[1]
 
 
-def _keep_jars() -> None:
+def _install_jars() -> None:
     with tempfile.TemporaryDirectory(dir=cache().parent) as name:
         folder = Path(name)
         print(f"Downloading {PACKAGE} {VERSION} (220 MB)", flush=True)
-        package = _fetched(PACKAGE, VERSION, DIGEST, "pypandoc<1.8", folder)
-        kept = folder / "jars"
-        kept.mkdir()
+        package = _download(PACKAGE, VERSION, DIGEST, "pypandoc<1.8", folder)
+        output = folder / "jars"
+        output.mkdir()
         with tarfile.open(package) as archive:
             for member in archive:
                 jar = Path(member.name).name
                 stream = archive.extractfile(member) if jar.endswith(".jar") else None
-                if stream is not None and not OTHERS.search(jar):
-                    (kept / jar).write_bytes(stream.read())
-        if not (kept / HADOOP).is_file():
+                if stream is not None and not UNUSED_JARS.search(jar):
+                    (output / jar).write_bytes(stream.read())
+        if not (output / HADOOP).is_file():
             raise HdfsError(f"{package.name} has no {HADOOP}")
-        kept.rename(cache())
+        output.rename(cache())
 
 
-def _call(words: list[str], environment: Mapping[str, str] | None = None) -> None:
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+def _call(argv: list[str], environment: Mapping[str, str] | None = None) -> None:
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
-        raise HdfsError(f"{' '.join(words)} failed:\n{said}")
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
+        raise HdfsError(f"{' '.join(argv)} failed:\n{tail}")
 
 
 class Hdfs:
-    """An empty NameNode and DataNode on loopback, with their files in a new `folder`.
+    """A NameNode and a DataNode without data on loopback, with their files in a new ``folder``.
 
-    The DataNode is in `RACK`.
-
-    `addresses` holds the URL of a folder in it for each protocol, ``webhdfs`` and ``hdfs``. Raises
-    HdfsError with the end of a log if a server doesn't start.
+    The DataNode is in `RACK`. `addresses` holds the URL of a folder in HDFS for each protocol,
+    ``webhdfs`` and ``hdfs``. Raises HdfsError with the end of a log if a server doesn't start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -198,14 +200,14 @@ class Hdfs:
             "webhdfs": f"webhdfs://127.0.0.1:{ports['web']}/tests",
             "hdfs": f"hdfs://127.0.0.1:{ports['rpc']}/tests",
         }
-        self._settle(ports)
+        self._configure(ports)
         try:
-            self._wait(self._begin("namenode.NameNode", "-format", "-nonInteractive"))
-            self._name = self._begin("namenode.NameNode")
-            self._wait(self._name, "IPC Server listener")
-            self._data = self._begin("datanode.DataNode")
-            self._wait(self._data, "Successfully sent block report")
-            self._wait(self._name, "Leaving safe mode")
+            self._wait(self._start("namenode.NameNode", "-format", "-nonInteractive"))
+            self._name_node = self._start("namenode.NameNode")
+            self._wait(self._name_node, "IPC Server listener")
+            self._data_node = self._start("datanode.DataNode")
+            self._wait(self._data_node, "Successfully sent block report")
+            self._wait(self._name_node, "Leaving safe mode")
         except BaseException:
             self.end()
             raise
@@ -218,16 +220,16 @@ class Hdfs:
 
     def signal(self, number: int) -> None:
         """Send a signal to the DataNode; SIGSTOP keeps it from serving data."""
-        self._data.send_signal(number)
+        self._data_node.send_signal(number)
 
     def end(self) -> None:
         """Kill both servers."""
-        for one in self._processes:
-            if one.poll() is None:
-                one.send_signal(signal.SIGKILL)
-            one.wait()
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+            process.wait()
 
-    def _settle(self, ports: Mapping[str, int]) -> None:
+    def _configure(self, ports: Mapping[str, int]) -> None:
         here = "127.0.0.1"
         racks = self._folder / "racks"
         sites = {
@@ -275,44 +277,50 @@ class Hdfs:
 
     def environment(self) -> dict[str, str]:
         """Return the environment of a process that uses Hadoop's C library."""
-        told = {"ARROW_LIBHDFS_DIR": library(), "JAVA_HOME": _java(), "CLASSPATH": self._path()}
-        return {name: str(value) for name, value in told.items()}
+        variables = {
+            "ARROW_LIBHDFS_DIR": library(),
+            "JAVA_HOME": _java(),
+            "CLASSPATH": self._class_path(),
+        }
+        return {name: str(value) for name, value in variables.items()}
 
-    def _path(self) -> str:
+    def _class_path(self) -> str:
         path = [self._folder / "conf", self._folder / "webapps", *sorted(cache().glob("*.jar"))]
         path += [SHARED / jar for jar in DEBIAN]
         return ":".join(map(str, path))
 
-    def _begin(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         opened = [
-            word for one in OPENED for word in ("--add-opens", f"java.base/{one}=ALL-UNNAMED")
+            word
+            for package in OPENED
+            for word in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")
         ]
         log = self._folder / f"{len(self._processes)}.log"
         with log.open("wb") as stream:
             process = subprocess.Popen(
                 [
                     "java", "-Xmx256m", *opened, f"-Dhadoop.home.dir={self._folder}",
-                    f"-Dhadoop.log.dir={self._folder}", "-cp", self._path(),
-                    f"org.apache.hadoop.hdfs.server.{name}", *words,
+                    f"-Dhadoop.log.dir={self._folder}", "-cp", self._class_path(),
+                    f"org.apache.hadoop.hdfs.server.{name}", *arguments,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                start_new_session=True,  # Ctrl-C must not reach it
+                start_new_session=True,  # so that Ctrl-C only reaches the tests
             )  # fmt: skip
         self._processes.append(process)
         return process
 
     def _wait(self, process: subprocess.Popen[bytes], line: str = "") -> None:
-        """Wait for a line in a process's log, or for its end if `line` is empty."""
+        """Wait for a line in a process's log, or for its success if ``line`` is empty."""
         log = self._folder / f"{self._processes.index(process)}.log"
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            ended = process.poll()
-            said = log.read_text(errors="replace")
-            if line in said if line else ended == 0:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            status = process.poll()  # before the log is read, which is then complete
+            text = log.read_text(errors="replace")
+            if line in text if line else status == 0:
                 return
-            if ended is not None:
+            if status is not None:
                 break
             time.sleep(0.1)
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
@@ -321,12 +329,12 @@ class Hdfs:
 
 
 def _free_ports(count: int) -> list[int]:
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
-        return [one.getsockname()[1] for one in taken]
+        return [server.getsockname()[1] for server in sockets]
     finally:
-        for one in taken:
-            one.close()
+        for server in sockets:
+            server.close()
 
 
 def main() -> None:
@@ -337,11 +345,11 @@ def main() -> None:
         action="store_true",
         help="only print what is missing; exit with 1 if anything is",
     )
-    told = parser.parse_args()
-    if told.check:
-        why = missing()
-        print(f"hdfs: {why or f'installed in {cache()}'}")
-        sys.exit(1 if why else 0)
+    options = parser.parse_args()
+    if options.check:
+        reason = missing()
+        print(f"hdfs: {reason or f'installed in {cache()}'}")
+        sys.exit(1 if reason else 0)
     try:
         build()
     except (HdfsError, OSError) as error:

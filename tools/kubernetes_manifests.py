@@ -2,8 +2,9 @@
 
 ``python -m tools.kubernetes_manifests [--check]``
 
-The plain manifests and the chart are made of the same objects: the chart's have expressions where
-the manifests have default values.
+The plain manifests and the chart are built from the same objects (`kubernetes_objects`). The
+manifests contain default values. For the chart, the values are markers ``@name@``, which are then
+replaced by template expressions.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ EXPRESSIONS: Final[Mapping[str, str]] = {
         "policy/v1beta1{{ end"
     ),
 }
-"""The chart's expression for each `@name@`."""
+"""The chart's expression for each marker ``@name@``."""
 
 MARKED: Final[Mapping[str, Any]] = {
     "namespace": "@namespace@",
@@ -61,6 +62,7 @@ MARKED: Final[Mapping[str, Any]] = {
     "token": {"secret": "@token-secret@", "key": "@token-key@"},
     "storage": {"size": "@storage@", "claim": ""},
 }
+"""Values with a marker in place of each value that the chart's user sets."""
 
 STORAGE: Final = """\
 {{- if $.Values.storage.claim }}
@@ -71,7 +73,7 @@ INDENTemptyDir:
 INDENT  sizeLimit: {{ $.Values.storage.size }}
 {{- end }}
 """
-"""Source of the data volume in the chart."""
+"""Template of the data volume's source; ``INDENT`` is replaced by spaces."""
 
 DEFINITION = """\
 {{- if semverCompare ">=1.25-0" $.Capabilities.KubeVersion.Version }}
@@ -80,9 +82,10 @@ DEFINITION = """\
 {{ $.Files.Get "files/crd.yaml" }}
 {{- end }}
 """
+"""Template of the CRD: validation rules need Kubernetes 1.25."""
 
 NOTES = """\
-TrainingJobs are followed once both secrets are there:
+The service reconciles TrainingJobs as soon as both secrets exist:
 
   kubectl -n {{ .Release.Namespace }} create secret generic {{ .Values.database.secret }} \\
     --from-literal={{ .Values.database.key }}=postgresql+psycopg://USER:PASSWORD@HOST/DATABASE
@@ -92,11 +95,11 @@ TrainingJobs are followed once both secrets are there:
 
 
 def plain() -> list[dict[str, Any]]:
-    """Return all objects except the definition, with default values."""
+    """Return all objects except the CRD, with default values."""
     values = {**objects.VALUES, **objects.INSTALLED}
-    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": objects.NAMESPACE}}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": objects.NAMESPACE}}
     return [
-        space,
+        namespace,
         *objects.permissions(values),
         objects.job_binding(values, objects.NAMESPACE),
         objects.cluster(values, to_yaml(dict(objects.VALUES["cluster"]))),
@@ -110,7 +113,7 @@ def chart() -> str:
     """Return the chart's template."""
     bindings = "(prepend $.Values.jobNamespaces $.Release.Namespace | uniq)"
     parts = [
-        *(_template(one) for one in objects.permissions(MARKED)),
+        *(_template(document) for document in objects.permissions(MARKED)),
         _template(objects.job_binding(MARKED, "@job@"), f"range {bindings}"),
         _template(objects.cluster(MARKED, "@cluster@")),
         _template(objects.deployment(MARKED)),
@@ -122,6 +125,7 @@ def chart() -> str:
 
 
 def _template(document: Mapping[str, Any], block: str = "") -> str:
+    """Return an object as a template; ``block`` is an ``if`` or ``range`` around the object."""
     text = yaml.safe_dump(dict(document), sort_keys=False, width=1_000)
     text = re.sub(
         r"^( *)- '@arguments@'\n",
@@ -135,44 +139,44 @@ def _template(document: Mapping[str, Any], block: str = "") -> str:
         text,
         flags=re.M,
     )
-    text = re.sub(r"'@([a-z-]+)@'", r"@\1@", text)
-    text = re.sub(r"@([a-z-]+)@", lambda found: f"{{{{ {EXPRESSIONS[found[1]]} }}}}", text)
-    whole = f"---\n{text}"
-    return f"{{{{- {block} }}}}\n{whole}{{{{- end }}}}\n" if block else whole
+    text = re.sub(r"'@([a-z-]+)@'", r"@\1@", text)  # YAML quotes a text that is only a marker
+    text = re.sub(r"@([a-z-]+)@", lambda match: f"{{{{ {EXPRESSIONS[match[1]]} }}}}", text)
+    yaml_document = f"---\n{text}"
+    return f"{{{{- {block} }}}}\n{yaml_document}{{{{- end }}}}\n" if block else yaml_document
 
 
 def generated() -> Mapping[Path, str]:
     """Return every generated file, by its path below ``deploy/``."""
-    found: dict[Path, str] = {}
+    files: dict[Path, str] = {}
     values = {**objects.VALUES, **objects.INSTALLED}
     for name, rules in (("crd.yaml", False), ("crd-rules.yaml", True)):
         document = build_crd(rules=rules)
-        found[PLAIN / name] = HEAD + to_yaml(document)
-        kept = {"helm.sh/resource-policy": "keep"}  # to go with the chart would end every job
-        document["metadata"]["annotations"] = kept
-        found[CHART / "files" / name] = HEAD + to_yaml(document)
-    found[PLAIN / "shadowprice.yaml"] = HEAD + "---\n".join(map(to_yaml, plain()))
+        files[PLAIN / name] = HEAD + to_yaml(document)
+        # Uninstalling the chart keeps the CRD, because its removal would delete all TrainingJobs.
+        document["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
+        files[CHART / "files" / name] = HEAD + to_yaml(document)
+    files[PLAIN / "shadowprice.yaml"] = HEAD + "---\n".join(map(to_yaml, plain()))
     for name, version in (("budget.yaml", "policy/v1"), ("budget-1.20.yaml", "policy/v1beta1")):
-        found[PLAIN / name] = HEAD + to_yaml(objects.budget(values, version))
+        files[PLAIN / name] = HEAD + to_yaml(objects.budget(values, version))
     about = {
         "apiVersion": "v2",
         "name": objects.NAME,
-        "description": "Price-based scheduling of training jobs: promises, and why",
+        "description": "Price-based scheduler for training jobs, with promised completion times",
         "type": "application",
         "version": "0.1.0",
         "appVersion": __version__,
         "kubeVersion": ">=1.20.0-0",
     }
-    found[CHART / "Chart.yaml"] = HEAD + to_yaml(about)
-    found[CHART / "values.yaml"] = HEAD + to_yaml(dict(objects.VALUES))
-    found[CHART / "templates" / "shadowprice.yaml"] = chart()
-    found[CHART / "templates" / "crd.yaml"] = DEFINITION
-    found[CHART / "templates" / "NOTES.txt"] = NOTES
-    return found
+    files[CHART / "Chart.yaml"] = HEAD + to_yaml(about)
+    files[CHART / "values.yaml"] = HEAD + to_yaml(dict(objects.VALUES))
+    files[CHART / "templates" / "shadowprice.yaml"] = chart()
+    files[CHART / "templates" / "crd.yaml"] = DEFINITION
+    files[CHART / "templates" / "NOTES.txt"] = NOTES
+    return files
 
 
 def main(check: bool) -> int:
-    """Write the files, or compare them; return how many were out of date."""
+    """Write the files and return 0, or with ``check`` return how many are out of date."""
     stale = 0
     for path, text in generated().items():
         target = DEPLOY / path

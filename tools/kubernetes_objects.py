@@ -1,4 +1,4 @@
-"""The objects that install the service in a cluster, with the chart's default values."""
+"""Kubernetes objects that install the service, and the chart's default values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Values = Mapping[str, Any]
 
 NAME: Final = "shadowprice"
 NAMESPACE: Final = "shadowprice"
-USER: Final = 65_532
+USER: Final = 65_532  # numeric user and group of the container
 PORT: Final = 8642
 LABELS: Final = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/instance": NAME}
 DIGEST: Final = "checksum/cluster"
-"""Annotation of the chart's pods: the digest of their cluster file."""
+"""Annotation of the chart's pods with the digest of the cluster file."""
 
 VALUES: Final[Mapping[str, Any]] = {
     "image": "shadowprice:latest",
@@ -36,13 +36,13 @@ VALUES: Final[Mapping[str, Any]] = {
         "requests": {"cpu": "500m", "memory": "512Mi"},
         "limits": {"memory": "2Gi"},
     },
-    # Logs of jobs; a claim takes the place of the node's disk, and survives a failover.
+    # For logs of jobs, on the node's disk or in a volume claim; a claim survives a failover.
     "storage": {"size": "10Gi", "claim": ""},
     "networkPolicy": True,
 }
 
 INSTALLED: Final[Mapping[str, str]] = {"namespace": NAMESPACE, "release": NAME}
-"""What an installation determines: its namespace and its release's name."""
+"""Values that Helm determines: namespace and name of the release."""
 
 WATCHED: Final[list[Document]] = [
     {"apiGroups": [GROUP], "resources": [PLURAL], "verbs": ["get", "list", "watch", "patch"]},
@@ -52,7 +52,7 @@ WATCHED: Final[list[Document]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
 ]
-"""Cluster-wide permissions: reading, and a few writes."""
+"""Cluster-wide permissions of the service."""
 
 RUNNING: Final[list[Document]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "patch", "delete"]},
@@ -60,7 +60,7 @@ RUNNING: Final[list[Document]] = [
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "delete"]},
     {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "create", "delete"]},
 ]
-"""Permissions in the namespaces of jobs."""
+"""Permissions of the service in the namespaces of jobs."""
 
 KEEPING: Final[list[Document]] = [
     {
@@ -75,7 +75,7 @@ KEEPING: Final[list[Document]] = [
     },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
 ]
-"""Permissions in its own namespace: election, generation records, the label of the leader."""
+"""Permissions in the service's namespace: election, generation records, label of the leader."""
 
 
 def _object(kind: str, version: str, name: str, namespace: str = "", **more: Any) -> Document:
@@ -93,7 +93,7 @@ def _binding(values: Values, role: str, kind: str) -> Document:
 
 
 def permissions(values: Values) -> list[Document]:
-    """Return the account, its roles and their bindings."""
+    """Return the service account, its roles, and their bindings."""
     rbac, space = "rbac.authorization.k8s.io/v1", values["namespace"]
     release = values["release"]
     everywhere = _binding(values, release, "ClusterRole")
@@ -108,7 +108,7 @@ def permissions(values: Values) -> list[Document]:
 
 
 def job_binding(values: Values, namespace: str) -> Document:
-    """Return the role and binding for running jobs in a namespace."""
+    """Return the RoleBinding that lets the service run jobs in a namespace."""
     jobs = f"{values['release']}-jobs"
     binding = _binding(values, jobs, "ClusterRole")
     return _object("RoleBinding", "rbac.authorization.k8s.io/v1", jobs, namespace, **binding)
@@ -138,15 +138,14 @@ def budget(values: Values, version: str) -> Document:
 
 def deployment(values: Values) -> Document:
     """Return the Deployment of the replicas."""
-    # The leader adds a label to its pod, which the selector must not contain.
-    secured = {
+    security = {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
-    kept = "/run/shadowprice"
-    own = {"fieldRef": {"fieldPath": "metadata.name"}}
-    space = {"fieldRef": {"fieldPath": "metadata.namespace"}}
+    run_folder = "/run/shadowprice"
+    pod_name = {"fieldRef": {"fieldPath": "metadata.name"}}
+    pod_namespace = {"fieldRef": {"fieldPath": "metadata.namespace"}}
     database = values["database"]
     url = {"secretKeyRef": {"name": database["secret"], "key": database["key"]}}
     container: Document = {
@@ -163,13 +162,13 @@ def deployment(values: Values) -> Document:
             "--address=in-cluster",
             "--trainingjobs=in-cluster",
             f"--lease=$(POD_NAMESPACE)/{NAME}",
-            f"--token-file={kept}/operator.token",
+            f"--token-file={run_folder}/operator.token",
             f"--executor-set=service_url=http://{NAME}.$(POD_NAMESPACE)",
             *values["arguments"],
         ],
         "env": [
-            {"name": "POD_NAME", "valueFrom": own},
-            {"name": "POD_NAMESPACE", "valueFrom": space},
+            {"name": "POD_NAME", "valueFrom": pod_name},
+            {"name": "POD_NAMESPACE", "valueFrom": pod_namespace},
             {"name": "DATABASE", "valueFrom": url},
         ],
         "workingDir": "/var/lib/shadowprice",
@@ -178,25 +177,26 @@ def deployment(values: Values) -> Document:
         "livenessProbe": _probe("/healthz", periodSeconds=10, failureThreshold=6, timeoutSeconds=5),
         "readinessProbe": _probe("/readyz?standby=ready", periodSeconds=5, timeoutSeconds=5),
         "resources": values["resources"],
-        "securityContext": secured,
+        "securityContext": security,
         "volumeMounts": [
             {"name": "cluster", "mountPath": "/etc/shadowprice", "readOnly": True},
-            {"name": "own", "mountPath": kept, "subPath": "run"},
+            {"name": "own", "mountPath": run_folder, "subPath": "run"},
             {"name": "data", "mountPath": "/var/lib/shadowprice", "subPath": "lib"},
             {"name": "own", "mountPath": "/tmp", "subPath": "tmp"},
         ],
     }
-    # The token's file must belong to its user only; the file of a Secret is a link for the group.
+    # The service refuses a token file that others may read, but files of a Secret are links that
+    # its group can read. So an init container copies the file.
     token: Document = {
         "name": "token",
         "image": values["image"],
         "imagePullPolicy": values["imagePullPolicy"],
-        "command": ["install", "-m", "600", "/secret/token", f"{kept}/operator.token"],
+        "command": ["install", "-m", "600", "/secret/token", f"{run_folder}/operator.token"],
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
-        "securityContext": secured,
+        "securityContext": security,
         "volumeMounts": [
             {"name": "token", "mountPath": "/secret", "readOnly": True},
-            {"name": "own", "mountPath": kept, "subPath": "run"},
+            {"name": "own", "mountPath": run_folder, "subPath": "run"},
         ],
     }
     key = values["token"]
@@ -239,8 +239,9 @@ def deployment(values: Values) -> Document:
             },
         ],
     }
+    # The leader sets the label to true; the Deployment's selector must not contain it.
     labels = {**LABELS, ACTIVE_LABEL: "false"}
-    # Replicas read the cluster file at their start, so a change has to restart them.
+    # Replicas read the cluster file at their start, so a change of the digest restarts them.
     about = {"annotations": {DIGEST: values["digest"]}} if "digest" in values else {}
     return _object(
         "Deployment",
@@ -257,7 +258,7 @@ def deployment(values: Values) -> Document:
 
 
 def _storage(storage: Mapping[str, str]) -> Document:
-    """Return the source of the data directory's volume, which the logs of jobs fill."""
+    """Return the source of the volume for the data directory, which has the logs of jobs."""
     if storage["claim"]:
         return {"persistentVolumeClaim": {"claimName": storage["claim"]}}
     return {"emptyDir": {"sizeLimit": storage["size"]}}
@@ -273,7 +274,7 @@ def network_policy(values: Values) -> Document:
     def open_to(*ports: int) -> list[Document]:
         return [{"protocol": "TCP", "port": port} for port in ports]
 
-    names = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
+    dns = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
     return _object(
         "NetworkPolicy",
         "networking.k8s.io/v1",
@@ -282,9 +283,10 @@ def network_policy(values: Values) -> Document:
         spec={
             "podSelector": {"matchLabels": dict(LABELS)},
             "policyTypes": ["Ingress", "Egress"],
-            # Jobs report from their namespaces, users come by the API server's proxy, all by token.
+            # From anywhere: jobs report from their namespaces, and users connect through the API
+            # server's proxy. Every request needs a token.
             "ingress": [{"ports": open_to(PORT)}],
             # Only DNS, the API server and PostgreSQL.
-            "egress": [{"ports": names}, {"ports": open_to(443, 6443, 5432)}],
+            "egress": [{"ports": dns}, {"ports": open_to(443, 6443, 5432)}],
         },
     )

@@ -1,9 +1,9 @@
 """Record the schemas of several Kubernetes versions, from their generated clients.
 
 ``python -m tools.kubernetes_schemas WHEEL... > tests/unit/kubernetes/recorded/schemas.json``, with
-wheels of the package ``kubernetes``: version 27.2 was generated from the description that an API
-server of 1.27 gives of itself. Kept is, for every kind that is sent here and all within it, each
-field with its type, and the versions in which it is there.
+wheels of the package ``kubernetes``: its version 27.2 was generated from the OpenAPI document of
+Kubernetes 1.27. The result has every field of the kinds that the service sends, and of the types in
+them, with the field's type and the first and last version that has the field.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ ROOTS: Final = (
     "V1ClusterRoleBinding", "V1ServiceAccount", "V1PodDisruptionBudget",
     "V1CustomResourceDefinition",
 )  # fmt: skip
+"""Models of the kinds that the service or its manifests send."""
 
 _TABLES: Final = re.compile(
     r"^    (openapi_types|attribute_map)(?:: [^=\n]+)? = (\{.*?^    \})", re.M | re.S
@@ -30,53 +31,58 @@ _TABLES: Final = re.compile(
 _NAME: Final = re.compile(r"\b((?:Core|Apps)?V\d[A-Za-z0-9]*)\b")
 
 
-def _file(model: str) -> str:
+def _file_stem(model: str) -> str:
+    """Return the file name of a model, in snake case."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", model).lower()
 
 
 def fields(wheel: zipfile.ZipFile, model: str) -> dict[str, str]:
     """Return a model's fields and types by their JSON names; empty if it is not a model."""
-    named = {name.rpartition("/")[2] for name in wheel.namelist()}
-    file = f"{_file(model)}.py"
-    if file not in named:
+    file_names = {name.rpartition("/")[2] for name in wheel.namelist()}
+    file = f"{_file_stem(model)}.py"
+    if file not in file_names:
         return {}
     text = wheel.read(f"kubernetes/client/models/{file}").decode()
-    told = {name: ast.literal_eval(found) for name, found in _TABLES.findall(text)}
-    types, names = told["openapi_types"], told["attribute_map"]
+    tables = {name: ast.literal_eval(table) for name, table in _TABLES.findall(text)}
+    types, names = tables["openapi_types"], tables["attribute_map"]
     return {names[key]: _type(types[key]) for key in types}
 
 
 def _type(text: str) -> str:
     """Return the model in a type, or an empty string for plain values."""
-    found = _NAME.search(text)
-    return found[1] if found else ""
+    match = _NAME.search(text)
+    return match[1] if match else ""
 
 
 def record(wheels: Sequence[Path]) -> dict[str, object]:
-    """Return all models reachable from the roots, over all versions."""
-    opened = sorted(_opened(wheels), key=lambda one: one[0])
-    versions = [f"1.{minor}" for minor, _ in opened]
+    """Return all models reachable from the roots, over all versions.
+
+    A field has its type, and the indices of its first and last version.
+    """
+    by_version = sorted(_open_wheels(wheels), key=lambda item: item[0])
+    versions = [f"1.{minor}" for minor, _ in by_version]
     models: dict[str, dict[str, list[object]]] = {}
-    for at, (_, wheel) in enumerate(opened):
-        left, seen = list(ROOTS), set[str]()
-        while left:
-            model = left.pop()
+    for index, (_, wheel) in enumerate(by_version):
+        remaining, seen = list(ROOTS), set[str]()
+        while remaining:
+            model = remaining.pop()
             if model in seen:
                 continue
             seen.add(model)
             for field, kind in sorted(fields(wheel, model).items()):
-                known = models.setdefault(model, {}).setdefault(field, [kind, at, at])
-                known[0], known[2] = known[0] or kind, at
+                entry = models.setdefault(model, {}).setdefault(field, [kind, index, index])
+                entry[0], entry[2] = entry[0] or kind, index
                 if kind:
-                    left.append(kind)
+                    remaining.append(kind)
     return {"versions": versions, "models": dict(sorted(models.items()))}
 
 
-def _opened(wheels: Sequence[Path]) -> Iterator[tuple[int, zipfile.ZipFile]]:
+def _open_wheels(wheels: Sequence[Path]) -> Iterator[tuple[int, zipfile.ZipFile]]:
+    """Yield the minor version of Kubernetes and the content of each wheel."""
     for path in wheels:
         yield int(path.name.split("-")[1].split(".")[0]), zipfile.ZipFile(path)
 
 
 if __name__ == "__main__":
-    told = record([Path(word) for word in sys.argv[1:]])
-    sys.stdout.write(json.dumps(told, separators=(",", ":"), sort_keys=True) + "\n")
+    schemas = record([Path(argument) for argument in sys.argv[1:]])
+    sys.stdout.write(json.dumps(schemas, separators=(",", ":"), sort_keys=True) + "\n")

@@ -2,8 +2,8 @@
 
 Start the service on loopback with the local executor, submit the short jobs of two tenants in
 ``examples/live/jobs.yaml`` at their arrivals, print their progress, and stop when all are closed.
-``--example training`` uses ``examples/training``, which needs torch,
-``--example families`` with the six families of the papers' testbed that are there.
+``--example training`` runs the jobs of ``examples/training``, and ``--example families`` those with
+the six model families of the papers' testbed; both need torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXAMPLES = {
     "families": ROOT / "examples" / "training" / "families.yaml",
 }
 _RUN = "from shadowprice.cli.main import run; run()"
-OVER = {"finished", "refused", "failed", "cancelled"}
+CLOSED_STATES = {"finished", "refused", "failed", "cancelled"}
 
 
 class Api:
@@ -52,21 +52,21 @@ class Api:
 
 
 def jobs_by_arrival(file: Path) -> list[tuple[float, dict[str, Any]]]:
-    """Return a file's jobs in the form of a submission, each with its arrival in seconds."""
-    found = []
+    """Return a file's jobs as submissions, in order of arrival, with their arrival in seconds."""
+    submissions = []
     for job in yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"]:
         arrival = float(str(job.pop("arrival", "0s")).removesuffix("s"))
-        words = job["run"]["command"]
-        job["run"]["command"] = [sys.executable, str(file.with_name(words[1])), *words[2:]]
+        argv = job["run"]["command"]
+        job["run"]["command"] = [sys.executable, str(file.with_name(argv[1])), *argv[2:]]
         # The job requests one core per worker; numpy would use all cores.
         job["run"]["env"] = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1)
         job["run"]["env"]["PYTHONPATH"] = str(ROOT / "src")
-        found.append((arrival, job))
-    return sorted(found, key=lambda one: one[0])
+        submissions.append((arrival, job))
+    return sorted(submissions, key=lambda submission: submission[0])
 
 
 def clock(text: str | None, began: float) -> str:
-    """Return a moment of the service as seconds since the first submission."""
+    """Format a time of the service as seconds since the first submission."""
     if text is None:
         return "-"
     from datetime import datetime  # noqa: PLC0415  # only here
@@ -75,29 +75,33 @@ def clock(text: str | None, began: float) -> str:
 
 
 def line_of(job: dict[str, Any], began: float) -> str:
-    """Return a job's line of the output."""
+    """Format a job as a line: state, progress, promise and placement."""
     share = job["progress"] / job["required"] if job["required"] else 0.0
-    place = f"{job['workers']} workers on {', '.join(job['servers'])}" if job["workers"] else ""
+    placement = f"{job['workers']} workers on {', '.join(job['servers'])}" if job["workers"] else ""
     promise = clock(job["promise"], began)
-    return f"{job['name']:<15} {job['state']:<9} {share:>5.0%}  promised {promise:<6} {place}"
+    return f"{job['name']:<15} {job['state']:<9} {share:>5.0%}  promised {promise:<6} {placement}"
 
 
 def follow(api: Api, file: Path, limit: float) -> list[dict[str, Any]]:
     """Submit jobs at their arrivals and print changes until all are closed; return the jobs."""
     waiting = jobs_by_arrival(file)
     began = time.time()
-    names, told = [job["name"] for _, job in waiting], {}
+    names, printed = [job["name"] for _, job in waiting], {}
     while time.time() - began < limit:
         while waiting and waiting[0][0] <= time.time() - began:
             job = waiting.pop(0)[1]
             api.request("POST", "/v1/jobs", job)
-        jobs = [one for one in api.request("GET", "/v1/jobs")["jobs"] if one["name"] in names]
-        for job in sorted(jobs, key=lambda one: names.index(one["name"])):
+        jobs = [job for job in api.request("GET", "/v1/jobs")["jobs"] if job["name"] in names]
+        for job in sorted(jobs, key=lambda job: names.index(job["name"])):
             key = (job["state"], job["workers"], job["generation"], job["promise"])
-            if told.get(job["name"]) != key:
-                told[job["name"]] = key
+            if printed.get(job["name"]) != key:
+                printed[job["name"]] = key
                 print(f"{time.time() - began:5.1f} s  {line_of(job, began)}", flush=True)
-        if not waiting and len(jobs) == len(names) and all(one["state"] in OVER for one in jobs):
+        if (
+            not waiting
+            and len(jobs) == len(names)
+            and all(job["state"] in CLOSED_STATES for job in jobs)
+        ):
             return jobs
         time.sleep(0.5)
     raise SystemExit(f"jobs are still open after {limit:.0f} s")
@@ -139,10 +143,9 @@ def main() -> int:
             print()
             for job in jobs:
                 path = f"/v1/jobs/{job['name']}"
-                said = api.request("GET", f"{path}/logs")["text"].strip().splitlines()
-                print(
-                    f"{job['name']:<15} {job['generation']} generations; {said[-1] if said else ''}"
-                )
+                log_lines = api.request("GET", f"{path}/logs")["text"].strip().splitlines()
+                last = log_lines[-1] if log_lines else ""
+                print(f"{job['name']:<15} {job['generation']} generations; {last}")
         finally:
             service.send_signal(signal.SIGTERM)
             service.wait(60)

@@ -1,7 +1,7 @@
-"""Reference pages of the site that are generated from the code, as a hook of MkDocs.
+"""MkDocs hook that generates the site's reference pages from the code.
 
-They exist on the site only: a file in the repository would have to change with every option. On
-GitHub, ``docs/reference.md`` names the commands that print the same.
+The pages only exist on the site, because a file in the repository would change with every option.
+On GitHub, ``docs/reference.md`` names the commands that print the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shadowprice.service.service import Service
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the generated pages to those of the folder ``docs``."""
+    """Add the generated pages to the files of the folder ``docs``."""
     for name, text in pages().items():
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     return files
@@ -41,10 +41,10 @@ def pages() -> dict[str, str]:
 
 
 def _cell(text: object) -> str:
-    """Return text as the cell of a table: one line, without markup of the terminal."""
+    """Return a text as a table cell: one line, without Rich's markup."""
     plain = re.sub(r"\[/?(?:bold|dim|italic)\]", "", str(text or ""))
     parts = re.sub(r"\s+", " ", plain).strip().replace("|", "\\|").split("`")
-    parts[::2] = [part.replace("<", "&lt;") for part in parts[::2]]  # as it is within code
+    parts[::2] = [part.replace("<", "&lt;") for part in parts[::2]]  # outside of code
     return "`".join(parts)
 
 
@@ -66,7 +66,7 @@ def _cli() -> Iterator[str]:
 
 
 def _commands(group: Any, context: Any, level: int) -> Iterator[str]:
-    # Typer brings its own copy of Click, whose classes have no public name.
+    # Untyped, because Typer has its own copy of Click, whose classes have no public name.
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         if command is None or command.hidden:
@@ -90,6 +90,7 @@ def _options(command: Any, context: Any) -> Iterator[tuple[object, ...]]:
 
 
 def _rest() -> Iterator[str]:
+    # The document only needs the routes, so the service is not initialised.
     document = create_app(Service.__new__(Service)).openapi()
     yield "# Routes\n"
     yield "This reference lists every route of the REST API, generated from its OpenAPI document.\n"
@@ -102,18 +103,18 @@ def _rest() -> Iterator[str]:
 
 
 def _arguments(operation: dict[str, Any]) -> Iterator[tuple[object, ...]]:
-    for one in operation.get("parameters", ()):
-        schema = one.get("schema", {})
+    for parameter in operation.get("parameters", ()):
+        schema = parameter.get("schema", {})
         kinds = [part.get("type") for part in (schema, *schema.get("anyOf", ()))]
         kind = " or ".join(kind for kind in kinds if kind and kind != "null")
-        yield f"`{one['name']}`", one["in"], kind, one.get("description")
+        yield f"`{parameter['name']}`", parameter["in"], kind, parameter.get("description")
 
 
 def _metrics() -> Iterator[str]:
     yield "# Metrics\n"
     yield "This reference lists the metrics that the service exports for Prometheus, generated.\n"
-    found = [value for value in vars(Metrics()).values() if hasattr(value, "_labelnames")]
-    rows = ((m.describe()[0].name, m._type, m._labelnames, m._documentation) for m in found)
+    metrics = [value for value in vars(Metrics()).values() if hasattr(value, "_labelnames")]
+    rows = ((m.describe()[0].name, m._type, m._labelnames, m._documentation) for m in metrics)
     yield from _table(
         ("metric", "type", "labels", "meaning"),
         (
@@ -128,14 +129,14 @@ def _parameters() -> Iterator[str]:
     yield "This reference lists the parameters of every policy, generated from the code.\n"
     yield "Set them with `--set key=value` or in a TOML file with `--params`.\n"
     command = [sys.executable, "-m", "shadowprice", "policies", "-o", "json"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for policy in json.loads(found):
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for policy in json.loads(output):
         yield f"## {policy['name']}\n"
         yield f"{_cell(policy['summary'])}\n"
         yield from _table(
             ("parameter", "type", "default", "meaning"),
             (
-                (f"`{one['name']}`", one["type"], one["default"], one["description"])
-                for one in policy["parameters"]
+                (f"`{row['name']}`", row["type"], row["default"], row["description"])
+                for row in policy["parameters"]
             ),
         )

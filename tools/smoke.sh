@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Build both wheels. Run the first commands of a new user in a clean environment, outside the sources. Then run a job in an
-# environment that has the wheel for jobs only, and check that either wheel works without the other.
+# Build both wheels. In a clean environment, outside the sources, run the first commands of a new user. Then run a job in
+# an environment with only the wheel for jobs, and check that each wheel works without the other.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-python3}
-place=$(mktemp -d)
-trap 'rm -rf "$place"' EXIT
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
 
-"$python" -m venv "$place/env"
+"$python" -m venv "$folder/env"
 pip() { # ENVIRONMENT WORDS...
 	local environment=$1
 	shift
-	"$place/$environment/bin/python" -m pip --quiet --disable-pip-version-check "$@"
+	"$folder/$environment/bin/python" -m pip --quiet --disable-pip-version-check "$@"
 }
-pip env wheel --no-deps --wheel-dir "$place" "$root" "$root/packages/training"
-pip env install --constraint "$root/constraints.txt" "$place"/shadowprice-*.whl
+pip env wheel --no-deps --wheel-dir "$folder" "$root" "$root/packages/training"
+pip env install --constraint "$root/constraints.txt" "$folder"/shadowprice-*.whl
 pip env check
-cp -r "$root/examples" "$place/examples"
-cd "$place"
+cp -r "$root/examples" "$folder/examples"
+cd "$folder"
 
-say() { echo "\$ shadowprice $*"; env -u PYTHONPATH PATH="$place/env/bin:$PATH" shadowprice "$@"; }
+say() { echo "\$ shadowprice $*"; env -u PYTHONPATH PATH="$folder/env/bin:$PATH" shadowprice "$@"; }
 say --version
 say policies >/dev/null
 say compare -c examples/cluster.yaml -j examples/jobs.yaml --until '20 slots' -p oasis,fifo,drf,rrh --out compared
@@ -38,19 +38,19 @@ cd ..
 say cloning --help >/dev/null
 say experiment --help >/dev/null
 
-"$python" -m venv "$place/jobs"
-pip jobs install "$place"/shadowprice_training-*.whl
+"$python" -m venv "$folder/jobs"
+pip jobs install "$folder"/shadowprice_training-*.whl
 pip jobs check
-pip env install --constraint "$root/constraints.txt" "$(echo "$place"/shadowprice-*.whl)[service]"
-env -u PYTHONPATH "$place/env/bin/python" "$root/tools/smoke_job.py" "$place/env/bin/shadowprice" "$place/jobs/bin/python"
+pip env install --constraint "$root/constraints.txt" "$(echo "$folder"/shadowprice-*.whl)[service]"
+env -u PYTHONPATH "$folder/env/bin/python" "$root/tools/smoke_job.py" "$folder/env/bin/shadowprice" "$folder/jobs/bin/python"
 
-# Both wheels share the package: installed together, and one removed.
-run() { env -u PYTHONPATH "$place/env/bin/python" -c "$1"; }
-pip env install "$place"/shadowprice_training-*.whl
+# Both wheels install into the package `shadowprice`: check them together, and after the removal of each.
+run() { env -u PYTHONPATH "$folder/env/bin/python" -c "$1"; }
+pip env install "$folder"/shadowprice_training-*.whl
 run 'from shadowprice import jobs, simulate'
 pip env uninstall --yes shadowprice-training
 run 'from importlib.util import find_spec; from shadowprice import simulate; assert find_spec("shadowprice.jobs") is None'
-pip env install "$place"/shadowprice_training-*.whl
+pip env install "$folder"/shadowprice_training-*.whl
 pip env uninstall --yes shadowprice
 run 'from importlib.util import find_spec; from shadowprice import jobs; assert find_spec("shadowprice.core") is None'
 echo "the wheels work"

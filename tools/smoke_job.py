@@ -1,7 +1,7 @@
-"""Run a job in an environment of shadowprice-training alone, under a service of another one.
+"""Run a job in an environment with only shadowprice-training, under a service in another one.
 
 ``make test SUITE=smoke`` builds both wheels. It then calls this script with the command
-``shadowprice`` of the service's environment and the interpreter of the job's.
+``shadowprice`` of the service's environment and the interpreter of the job's environment.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CLUSTER: Final = {
 
 
 def job(python: str, script: Path) -> dict[str, object]:
-    """Return the job as a job file states it."""
+    """Return the record of the job."""
     return {
         "name": "light",
         "chunks": 1,
@@ -95,4 +95,4 @@ def main(shadowprice: str, python: str) -> None:
 if __name__ == "__main__":
     start = time.monotonic()
     main(*sys.argv[1:])
-    print(f"a job of an environment of its own finished in {time.monotonic() - start:.0f} s")
+    print(f"a job in its own environment finished in {time.monotonic() - start:.0f} s")

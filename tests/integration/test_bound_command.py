@@ -76,5 +76,5 @@ def test_bound_replaces_no_foreign_file(
     letter = tmp_path / "letter.json"
     letter.write_text("{}", encoding="utf-8")
     assert main(["bound", *files, "--prices", str(letter)]) == 2
-    assert "was not written by this" in capsys.readouterr().err
+    assert "that this command did not write" in capsys.readouterr().err
     assert letter.read_text(encoding="utf-8") == "{}"

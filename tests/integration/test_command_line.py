@@ -127,7 +127,7 @@ def test_output_replaces_an_earlier_run_only(call: Call) -> None:
     answer = call(*SIMULATE, "--out", "a/b/run")
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == (
-        "error: a/b/run: holds files that no earlier run of this kind wrote; "
+        "error: a/b/run: contains files that no earlier run of this kind wrote; "
         "give --out a new directory\n"
     )
     assert Path("a/b/run/notes.txt").read_text() == "mine"
@@ -175,7 +175,7 @@ def test_explain_prints_the_job_history(call: Call) -> None:
     history = re.sub(r"[│\s]+", " ", explained.out)
     assert "completed in slot 1, 2 slots (20min) after its submission" in history
     assert "1 slot (10min) before its target" in history
-    assert "in slot 2 at the latest: 30min after its submission" in history
+    assert "by the end of slot 2: its target is 30min after its submission" in history
     record = json.loads(call("explain", "run", "second", "-o", "json").out)
     assert record["ran"] == [
         {

@@ -64,7 +64,7 @@ def test_at_shows_running_and_waiting_jobs(call: Call) -> None:
     assert lines[3].split() == ["spare", "full", "1", "1", "1", "0", "1/1"]
     assert lines[5].split()[:7] == ["wide", "vision", "running", "0", "1", "4", "0"]
     assert "gpu-[0-2] x1 spare x1" in lines[5]
-    assert "(queued, waiting for room)" in lines[6]
+    assert "(queued, waiting for free capacity)" in lines[6]
     # In slot 2 the spare server is lost and a job cancelled: the others restart.
     later = json.loads(call("at", "run", "20min", "-o", "json").out)
     assert later["slot"] == 2

@@ -71,7 +71,7 @@ def lay_traps() -> None:
     Path("bent.html").symlink_to("mine.html")
 
 
-FOREIGN = "holds files that no earlier run of this kind wrote"
+FOREIGN = "contains files that no earlier run of this kind wrote"
 
 
 @pytest.mark.parametrize(
@@ -92,22 +92,22 @@ FOREIGN = "holds files that no earlier run of this kind wrote"
             ("compare", *SIMULATE[1:], "--out", "compared"),
             FOREIGN,
         ),
-        (("trace", "convert", "philly:t.csv", "mine.jsonl"), "was not written by this"),
-        (("trace", "convert", "philly:t.csv", "mine.yaml"), "was not written by this"),
+        (("trace", "convert", "philly:t.csv", "mine.jsonl"), "that this command did not write"),
+        (("trace", "convert", "philly:t.csv", "mine.yaml"), "that this command did not write"),
         (("trace", "convert", "philly:t.csv", "bent.jsonl"), "is a link"),
         (("trace", "convert", "philly:t.csv", "/dev/null"), "ends in .jsonl or .yaml"),
-        (("trace", "convert", "philly:t.csv", "new.jsonl", "--cluster", "c.yaml"), "not written"),
+        (("trace", "convert", "philly:t.csv", "new.jsonl", "--cluster", "c.yaml"), "did not write"),
         (("trace", "convert", "philly:t.csv", "new.yaml", "--cluster", "new.yaml"), "job file"),
         (("trace", "convert", "philly:t.csv", "no/new.yaml"), "does not exist; create it first"),
         (("generate", "--out", "mine.jsonl"), "is a file"),
         (("generate", "--out", "loose"), "loose is a link to nothing"),
         (("generate", "--out", "loose/x"), "loose is a link to nothing"),
-        (("generate", "--out", "mine.jsonl/x"), "cannot be made a directory"),
-        (("generate", "--out", "new/" + "x" * 300), "cannot be made a directory"),
+        (("generate", "--out", "mine.jsonl/x"), "cannot be created as a directory"),
+        (("generate", "--out", "new/" + "x" * 300), "cannot be created as a directory"),
         ((*SIMULATE, "--out", "loose/x"), "loose is a link to nothing"),
         (
             ("simulate", "--trace", "philly:t.csv", "--out", "mine"),
-            "holds files that no earlier run",
+            "contains files that no earlier run",
         ),
         (
             ("compare", "-p", "fifo", "--trace", "philly:t.csv", "--out", "loose/x"),

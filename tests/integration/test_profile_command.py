@@ -76,7 +76,7 @@ def test_known_speed_is_measured_and_written(
     ]
     # And it may be written again, but only over itself.
     assert main(_words("--out", str(ROOT / "README.md"))) == 2
-    assert "was not written by this" in capsys.readouterr().err
+    assert "that this command did not write" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

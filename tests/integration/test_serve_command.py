@@ -381,7 +381,7 @@ def test_backup_replaces_only_backups(capsys: pytest.CaptureFixture[str], tmp_pa
     store.close()
     mine.write_text("my notes")
     link.symlink_to(mine)
-    for place, why in ((mine, "was not written by this"), (link, "is a link")):
+    for place, why in ((mine, "that this command did not write"), (link, "is a link")):
         assert main(["backup", str(data), str(place)]) == 2
         assert why in capsys.readouterr().err
     assert mine.read_text() == "my notes"

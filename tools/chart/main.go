@@ -1,7 +1,7 @@
-// Renders a chart as Helm does, as far as the chart here goes: Go's own templates, and those of
-// Helm's functions that it uses. Written for the tests, which have no Helm.
+// Renders the chart as Helm does, for tests on machines without Helm: Go's templates, with only
+// those functions of Helm that the chart uses.
 //
-//	go run tools/chart/main.go CHART KUBE_VERSION NAMESPACE < values.json
+//	go run tools/chart/main.go CHART KUBE_VERSION RELEASE NAMESPACE < values.json
 package main
 
 import (
@@ -27,24 +27,24 @@ func toJSON(value interface{}) (string, error) {
 	return string(text), err
 }
 
-// compare knows what the chart asks for: ">=MAJOR.MINOR-0".
+// compare returns whether a version satisfies a constraint of the form ">=MAJOR.MINOR-0".
 func compare(wanted, version string) (bool, error) {
 	if !strings.HasPrefix(wanted, ">=") || !strings.HasSuffix(wanted, "-0") {
-		return false, fmt.Errorf("%q is not compared here", wanted)
+		return false, fmt.Errorf("unsupported constraint %q", wanted)
 	}
-	least := strings.Split(strings.TrimSuffix(strings.TrimPrefix(wanted, ">="), "-0"), ".")
-	there := strings.Split(strings.TrimPrefix(version, "v"), ".")
-	for at := range least {
-		one, err := strconv.Atoi(least[at])
+	minimum := strings.Split(strings.TrimSuffix(strings.TrimPrefix(wanted, ">="), "-0"), ".")
+	actual := strings.Split(strings.TrimPrefix(version, "v"), ".")
+	for index := range minimum {
+		required, err := strconv.Atoi(minimum[index])
 		if err != nil {
 			return false, err
 		}
-		other, err := strconv.Atoi(there[at])
+		number, err := strconv.Atoi(actual[index])
 		if err != nil {
 			return false, err
 		}
-		if one != other {
-			return other > one, nil
+		if required != number {
+			return number > required, nil
 		}
 	}
 	return true, nil
@@ -52,14 +52,14 @@ func compare(wanted, version string) (bool, error) {
 
 func uniq(list []interface{}) []interface{} {
 	seen := map[interface{}]bool{}
-	found := []interface{}{}
-	for _, one := range list {
-		if !seen[one] {
-			seen[one] = true
-			found = append(found, one)
+	result := []interface{}{}
+	for _, item := range list {
+		if !seen[item] {
+			seen[item] = true
+			result = append(result, item)
 		}
 	}
-	return found
+	return result
 }
 
 func check(err error) {
@@ -80,8 +80,8 @@ func main() {
 		"sha256sum":     func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) },
 		"semverCompare": compare,
 		"uniq":          uniq,
-		"prepend": func(list []interface{}, one interface{}) []interface{} {
-			return append([]interface{}{one}, list...)
+		"prepend": func(list []interface{}, item interface{}) []interface{} {
+			return append([]interface{}{item}, list...)
 		},
 	}
 	data := map[string]interface{}{
@@ -95,9 +95,9 @@ func main() {
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		check(err)
-		made, err := template.New(path).Option("missingkey=error").Funcs(functions).Parse(string(text))
+		parsed, err := template.New(path).Option("missingkey=error").Funcs(functions).Parse(string(text))
 		check(err)
 		fmt.Println("---")
-		check(made.Execute(os.Stdout, data))
+		check(parsed.Execute(os.Stdout, data))
 	}
 }

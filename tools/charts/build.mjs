@@ -1,4 +1,4 @@
-// Bundles the chosen parts of ECharts into the package's data: one file, its licences, its digest.
+// Bundles the used parts of ECharts into the assets of the package: one file, its licences and its digest.
 import { createHash } from "node:crypto";
 import { readFileSync, writeFileSync } from "node:fs";
 import { build, version as esbuild } from "esbuild";
@@ -27,7 +27,7 @@ const result = await build({
   banner: { js: banner },
   write: false,
 });
-// A page holds this inside a <script> element, which no text of it may end.
+// Pages embed the code in a <script> element, so it must not contain the end tag.
 const code = result.outputFiles[0].text.replaceAll("</script", "<\\/script").trimEnd() + "\n";
 const bytes = Buffer.from(code, "utf8");
 writeFileSync(new URL("echarts.min.js", target), bytes);

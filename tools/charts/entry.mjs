@@ -1,4 +1,4 @@
-// The parts of ECharts that charts.mjs draws with; all else stays out of the pages.
+// The parts of ECharts that charts.mjs uses; esbuild bundles only these.
 import { BarChart, CustomChart, LineChart } from "echarts/charts";
 import {
   DataZoomInsideComponent, GridComponent, MarkLineComponent, TooltipComponent,

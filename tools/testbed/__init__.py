@@ -1,7 +1,7 @@
 """A Kubernetes cluster on this machine, for tests: real API server, real kubelets, real pods.
 
-`Testbed` runs it, and ``make testbed`` builds its programs once. ``python -m tools.testbed`` starts
-one by hand. `audit` checks the API server's own log for duplicates and orphans.
+`Testbed` runs a cluster, and ``make testbed`` builds its programs once. ``python -m tools.testbed``
+starts a cluster interactively. `audit` checks the API server's log for duplicate and orphaned pods.
 """
 
 from tools.testbed.access import ApiError

@@ -1,6 +1,6 @@
 """Run a testbed interactively: ``python -m tools.testbed --nodes one,two``.
 
-It prints how to connect, and ends with Ctrl-C.
+The command prints how to connect, and runs until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ def main() -> int:
     parser.add_argument(
         "--nodes", default="one,two", help="names of the nodes that run pods; empty: none"
     )
-    parser.add_argument("--gpus", type=int, default=0, help="nvidia.com/gpu of each node")
+    parser.add_argument("--gpus", type=int, default=0, help="number of nvidia.com/gpu per node")
     parser.add_argument(
         "--hollow",
         type=int,
         default=0,
-        help="number of hollow nodes",
+        help="number of hollow nodes, which only pretend to run pods",
     )
-    told = parser.parse_args()
-    names = [name for name in told.nodes.split(",") if name]
-    over = threading.Event()
+    options = parser.parse_args()
+    names = [name for name in options.nodes.split(",") if name]
+    stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: over.set())
+        signal.signal(number, lambda *_: stopped.set())
     began = time.monotonic()
     bed = Testbed(
         {name: {} for name in names},
-        capacity={name: {"nvidia.com/gpu": told.gpus} for name in names if told.gpus},
-        hollow=told.hollow,
+        capacity={name: {"nvidia.com/gpu": options.gpus} for name in names if options.gpus},
+        hollow=options.hollow,
     )
     try:
         with bed:
             ready = {"seconds": round(time.monotonic() - began, 1), "folder": str(bed.folder)}
             print(json.dumps(ready), flush=True)
             print(f"export KUBECONFIG={bed.kubeconfig}", flush=True)
-            over.wait()
+            stopped.wait()
     except TestbedError as error:
         print(f"testbed: {error}", file=sys.stderr)
         return 2

@@ -39,7 +39,9 @@ def certificates(folder: Path, names: Sequence[str], addresses: Sequence[str]) -
         Names and addresses of the server.
     """
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    also = ",".join([*(f"DNS:{one}" for one in names), *(f"IP:{one}" for one in addresses)])
+    alternatives = ",".join(
+        [*(f"DNS:{name}" for name in names), *(f"IP:{address}" for address in addresses)]
+    )
     ca, ca_key = str(folder / "ca.crt"), str(folder / "ca.key")
     run(
         "openssl", "req", "-x509", *key, "-keyout", ca_key, "-out", ca, "-days", "365",
@@ -47,7 +49,7 @@ def certificates(folder: Path, names: Sequence[str], addresses: Sequence[str]) -
     )  # fmt: skip
     request, extensions = folder / "server.csr", folder / "server.ext"
     extensions.write_text(
-        f"subjectAltName={also}\nextendedKeyUsage=serverAuth\nkeyUsage=digitalSignature\n"
+        f"subjectAltName={alternatives}\nextendedKeyUsage=serverAuth\nkeyUsage=digitalSignature\n"
         "basicConstraints=CA:FALSE\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
     )
     run(
@@ -58,7 +60,7 @@ def certificates(folder: Path, names: Sequence[str], addresses: Sequence[str]) -
         "openssl", "x509", "-req", "-in", str(request), "-CA", ca, "-CAkey", ca_key, "-days", "365",
         "-CAcreateserial", "-out", str(folder / "server.crt"), "-extfile", str(extensions),
     )  # fmt: skip
-    # Go reads an EC key only without a separate block of its parameters.
+    # With -noout, because Go can't read an EC key after a block of parameters.
     run(
         "openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout",
         "-out", str(folder / "accounts.key"),
@@ -66,14 +68,14 @@ def certificates(folder: Path, names: Sequence[str], addresses: Sequence[str]) -
 
 
 class Access:
-    """Users by token, with their kubeconfigs.
+    """Creates users with tokens and kubeconfigs, and sends requests as a user.
 
     Parameters
     ----------
     folder : Path
         Folder of certificates, ``tokens.csv`` and kubeconfigs.
     url : str
-        The API server's address.
+        URL of the API server.
     users : mapping of str to sequence of str
         Groups of each user.
     """
@@ -98,7 +100,7 @@ class Access:
 
     def write(self, path: Path, user: str, token: str) -> Path:
         """Write the kubeconfig for a token."""
-        # JSON is YAML.
+        # As JSON, which is also valid YAML.
         content = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -131,9 +133,8 @@ class Access:
     ) -> Any:
         """Send a request as a user; return the response, parsed if it is JSON.
 
-        `kind` is the content type of `body`; patches have their own. Raise `ApiError` if the
-        response is an
-        error, and `OSError` without a response.
+        ``kind`` is the content type of ``body``; patches have their own. Raises `ApiError` if the
+        response is an error, and `OSError` without a response.
         """
         if self._context is None:
             self._context = ssl.create_default_context(cafile=str(self.certificate))
@@ -144,11 +145,11 @@ class Access:
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._context)
         )
         try:
-            with opener.open(request, timeout=timeout) as answer:
-                read = answer.read()
+            with opener.open(request, timeout=timeout) as response:
+                text = response.read()
         except urllib.error.HTTPError as error:
             raise ApiError(error.code, error.read().decode(errors="replace").strip()) from None
         try:
-            return json.loads(read)
+            return json.loads(text)
         except ValueError:
-            return read.decode(errors="replace")
+            return text.decode(errors="replace")

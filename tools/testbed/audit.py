@@ -1,8 +1,8 @@
 """Checks of the API server's audit log: duplicate pods, orphans, and numbers of requests.
 
 The log has a line for every request, in the order of the responses. A pod counts as live from the
-response to its creation until the request for its removal, or for a final status. So pods that
-count as overlapping did overlap, whatever the order of lines.
+response to its creation until the request that removes the pod, or that sets its final status. So
+this time is at most the real one, and pods that count as live together really were.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SERVICE, JOB = "shadowprice.io/service", "shadowprice.io/job"
 GENERATION = "shadowprice.io/generation"
 """Labels of a pod that name its job and generation."""
 
-_OVER = {"Succeeded", "Failed"}
-_NAMED = re.compile(r"sp-(?P<of>[0-9a-f]{16})-\d+|.*-(?P<key>[0-9a-f]{32})$")
-"""Patterns of the names of a generation's objects and of a job's record."""
+_FINAL_PHASES = {"Succeeded", "Failed"}
+_NAME_WITH_KEY = re.compile(r"sp-(?P<of>[0-9a-f]{16})-\d+|.*-(?P<key>[0-9a-f]{32})$")
+"""Names of a generation's objects (16 digits of the job's key) and of a job's record (all 32)."""
 _NEVER = float("inf")
 
 
@@ -35,20 +35,19 @@ class Pod:
     namespace, name, uid : str
         Its identity.
     service, job : str
-        The service and the job that its labels name; empty for foreign pods.
+        Service and job in its labels; empty for other pods.
     generation : int
-        The generation that its labels name.
+        Generation in its labels.
     made : float
-        Time of the response to its creation, seconds since 1970; the latest possible one without a
-        line.
+        Unix time of the response to its creation; without a line of it, the latest possible time.
     over : float
         Time of the first request after which it no longer ran: a removal, or a final status.
     removed : float
         Time of the request that removed it.
     told : tuple of str
-        Users that requested its deletion, with grace period or eviction; in order.
+        Requests to delete or evict it, in order: user, and grace period or eviction.
     logged : bool
-        Whether its creation has a line: the API server may have been killed before it wrote one.
+        Whether the log has its creation: the API server may have been killed before the line.
     """
 
     namespace: str
@@ -83,7 +82,7 @@ class Call:
     status : int
         HTTP status of the response.
     at : float
-        Time of the request, seconds since 1970.
+        Unix time of the request.
     """
 
     verb: str
@@ -115,7 +114,7 @@ class Audit:
     pods : dict of str to Pod
         Every pod by uid.
     calls : list of Call
-        Every request except starts of watches, in the order of the responses.
+        Every request with its response, in the order of the responses.
     """
 
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -123,7 +122,7 @@ class Audit:
 
     @classmethod
     def read(cls, path: Path) -> Audit:
-        """Read a log up to its present end."""
+        """Read a log up to its current end."""
         return cls.of(entries(path))
 
     @classmethod
@@ -131,47 +130,50 @@ class Audit:
         """Build the audit from parsed lines."""
         audit = cls()
         for line in lines:
-            audit._take(line)
+            audit._add(line)
         return audit
 
     # -------------------------------------------------------------- reading
 
-    def _take(self, line: Mapping[str, Any]) -> None:
-        if line["stage"] != "ResponseComplete":
+    def _add(self, line: Mapping[str, Any]) -> None:
+        if line["stage"] != "ResponseComplete":  # a watch also has a line when it starts
             return
-        about = line.get("objectRef") or {}
-        resource = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
+        target = line.get("objectRef") or {}
+        resource = "/".join(filter(None, (target.get("resource"), target.get("subresource"))))
         status = int((line.get("responseStatus") or {}).get("code", 0))
-        came = _time(line["requestReceivedTimestamp"])
+        received = _time(line["requestReceivedTimestamp"])
         if resource:
-            found = _NAMED.match(about.get("name") or self._made_name(line))
-            job = (found["of"] or found["key"])[:16] if found else ""
+            match = _NAME_WITH_KEY.match(target.get("name") or self._created_name(line))
+            job = (match["of"] or match["key"])[:16] if match else ""
             user = line["user"].get("username", "")
-            self.calls.append(Call(line["verb"], resource, user, job, status, came))
-        if about.get("resource") == "pods" and 200 <= status < 300:
-            self._pods(line, about, came)
+            self.calls.append(Call(line["verb"], resource, user, job, status, received))
+        if target.get("resource") == "pods" and 200 <= status < 300:
+            self._add_pods(line, target, received)
 
     @staticmethod
-    def _made_name(line: Mapping[str, Any]) -> str:
-        made = line.get("requestObject") or {}
-        return str((made.get("metadata") or {}).get("name", ""))
+    def _created_name(line: Mapping[str, Any]) -> str:
+        created = line.get("requestObject") or {}
+        return str((created.get("metadata") or {}).get("name", ""))
 
-    def _pods(self, line: Mapping[str, Any], about: Mapping[str, Any], came: float) -> None:
-        answer = line.get("responseObject") or {}
+    def _add_pods(
+        self, line: Mapping[str, Any], target: Mapping[str, Any], received: float
+    ) -> None:
+        response = line.get("responseObject") or {}
         if line["verb"] == "deletecollection":
-            for one in answer.get("items") or ():
-                self._deleted(line, one, came)
-        elif about.get("subresource") == "eviction":
-            self._evicted(line, about)
-        elif answer.get("metadata", {}).get("uid") and answer.get("kind") == "Pod":
-            pod = self._seen(line, answer)
+            for item in response.get("items") or ():
+                self._add_deletion(line, item, received)
+        elif target.get("subresource") == "eviction":
+            self._add_eviction(line, target)
+        elif response.get("metadata", {}).get("uid") and response.get("kind") == "Pod":
+            pod = self._pod_for(line, response)
             if line["verb"] == "delete":
-                self._deleted(line, answer, came)
-            elif (answer.get("status") or {}).get("phase") in _OVER:
-                pod.over = min(pod.over, came)
+                self._add_deletion(line, response, received)
+            elif (response.get("status") or {}).get("phase") in _FINAL_PHASES:
+                pod.over = min(pod.over, received)
 
-    def _seen(self, line: Mapping[str, Any], found: Mapping[str, Any]) -> Pod:
-        meta = found["metadata"]
+    def _pod_for(self, line: Mapping[str, Any], item: Mapping[str, Any]) -> Pod:
+        """Return the pod of an API object; create it at the first line about it."""
+        meta = item["metadata"]
         pod = self.pods.get(meta["uid"])
         labels = meta.get("labels") or {}
         if pod is None:
@@ -179,31 +181,34 @@ class Audit:
             pod.logged = line["verb"] == "create"
             if pod.logged:
                 pod.made = _time(line["stageTimestamp"])
-            else:  # the creation time has whole seconds
-                came = _time(line["requestReceivedTimestamp"])
-                pod.made = min(_time(meta["creationTimestamp"]) + 1.0, came)
+            else:  # creationTimestamp is rounded down to whole seconds
+                received = _time(line["requestReceivedTimestamp"])
+                pod.made = min(_time(meta["creationTimestamp"]) + 1.0, received)
             pod.service, pod.job = labels.get(SERVICE, ""), labels.get(JOB, "")
             pod.generation = int(labels.get(GENERATION, 0))
             self.pods[pod.uid] = pod
         return pod
 
-    def _deleted(self, line: Mapping[str, Any], found: Mapping[str, Any], came: float) -> None:
-        meta = found["metadata"]
-        pod = self._seen(line, found)
+    def _add_deletion(
+        self, line: Mapping[str, Any], item: Mapping[str, Any], received: float
+    ) -> None:
+        meta = item["metadata"]
+        pod = self._pod_for(line, item)
         grace = meta.get("deletionGracePeriodSeconds")
         pod.told += (f"{line['user'].get('username', '')} grace {grace}",)
-        # A response without deletion time or grace period belongs to the removal.
+        # Without a deletion time or grace period, this request removed the object. Otherwise the
+        # kubelet removes it after the pod has ended, by a second request.
         if "deletionTimestamp" not in meta or not grace:
-            pod.removed = min(pod.removed, came)
-            pod.over = min(pod.over, came)
+            pod.removed = min(pod.removed, received)
+            pod.over = min(pod.over, received)
 
-    def _evicted(self, line: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    def _add_eviction(self, line: Mapping[str, Any], target: Mapping[str, Any]) -> None:
         for pod in self.pods.values():
-            same = (pod.namespace, pod.name) == (about["namespace"], about["name"])
+            same = (pod.namespace, pod.name) == (target["namespace"], target["name"])
             if same and pod.removed == _NEVER:
                 pod.told += (f"{line['user'].get('username', '')} evicts",)
 
-    # -------------------------------------------------------------- judging
+    # -------------------------------------------------------------- checks
 
     def of_service(self, service: str) -> Audit:
         """Return the audit of one service's pods, with all requests."""
@@ -216,20 +221,20 @@ class Audit:
         return sorted((pod for pod in self.pods.values() if pod.job), key=lambda pod: pod.made)
 
     def doubled(self) -> list[str]:
-        """Return pairs of generations of a job with live pods at the same time, a line each."""
-        found = []
+        """Return pairs of live pods of a job's different generations, a line each."""
+        violations = []
         live: dict[tuple[str, str], list[Pod]] = {}
         for pod in self.of_jobs():
-            mine = live.setdefault((pod.service, pod.job), [])
-            mine[:] = [other for other in mine if other.over > pod.made]
-            found += [
+            live_of_job = live.setdefault((pod.service, pod.job), [])
+            live_of_job[:] = [other for other in live_of_job if other.over > pod.made]
+            violations += [
                 f"{pod} of generation {pod.generation} was made while {other} of generation"
                 f" {other.generation} was live"
-                for other in mine
+                for other in live_of_job
                 if other.generation != pod.generation
             ]
-            mine.append(pod)
-        return found
+            live_of_job.append(pod)
+        return violations
 
     def twice(self) -> list[str]:
         """Return pods that were created twice under one name, a line each.
@@ -243,13 +248,13 @@ class Audit:
 
     def backwards(self) -> list[str]:
         """Return pods of a generation created after those of a newer one, a line each."""
-        found, newest = [], dict[tuple[str, str], int]()
+        violations, newest = [], dict[tuple[str, str], int]()
         for pod in self.of_jobs():
             job = (pod.service, pod.job)
             if pod.generation < newest.get(job, 0):
-                found.append(f"{pod} of generation {pod.generation} came after {newest[job]}")
+                violations.append(f"{pod} of generation {pod.generation} came after {newest[job]}")
             newest[job] = max(newest.get(job, 0), pod.generation)
-        return found
+        return violations
 
     def orphaned(self, expected: Collection[tuple[str, int]] = ()) -> list[str]:
         """Return pods of jobs that were never removed, a line each.
@@ -257,7 +262,7 @@ class Audit:
         Parameters
         ----------
         expected : collection of (str, int)
-            Jobs' keys and generations whose pods may still be there.
+            Keys of jobs and generations whose pods may still exist.
         """
         return [
             f"{pod} of generation {pod.generation} is left; deletion was requested by:"

@@ -31,28 +31,27 @@ _KERNEL = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/pa
 class Testbed:
     """A cluster on loopback and a bridge, with all files in one temporary folder.
 
-    Several may run at once. It starts with ``start`` or a ``with`` block, and leaves nothing after
-    ``stop``. The next one that starts removes what is left of one whose process was killed.
+    Several may run at once. A testbed starts with ``start`` or a ``with`` block, and ``stop``
+    removes all its files and processes. If its process was killed, the next testbed removes them.
 
     Parameters
     ----------
     nodes : mapping of str to mapping of str to str
         Labels of each node that runs pods. Without nodes, the control plane needs no root.
     capacity : mapping of str to mapping of str to int
-        Resources that a node reports beside this machine's cores and memory, such as
-        ``nvidia.com/gpu``; of ``cpu`` (cores) and ``memory`` (bytes) its part of this machine's.
+        Further resources of a node, such as ``nvidia.com/gpu``. ``cpu`` (cores) and ``memory``
+        (bytes) limit the node to a part of this machine; without them, a node has all of it.
     hollow : int
         Number of further nodes that only pretend to run pods: ``hollow-0``, ...
     users : mapping of str to sequence of str
         Users by token beside ``admin``, with their groups.
     node_grace : float
-        Seconds without a heartbeat after which a node counts as not ready. None chooses; longer
-        with
-        hollow nodes.
+        Seconds without a heartbeat after which a node counts as not ready. The default depends on
+        whether there are hollow nodes.
     apiserver : sequence of str
         Further arguments of the API server.
     policies : bool
-        Whether network policies hold for pods, as they are when a pod starts; see `policies`.
+        Whether network policies are enforced for pods that start; see `policies`.
     """
 
     __test__ = False
@@ -73,14 +72,14 @@ class Testbed:
         self._hollow = hollow
         self._users = {name: tuple(groups) for name, groups in (users or {}).items()}
         # Hollow nodes send few heartbeats, because hundreds of nodes share one process.
-        usual = NODE_GRACE if not hollow else 2 * LEASE
-        self._grace = usual if node_grace is None else node_grace
+        default_grace = NODE_GRACE if not hollow else 2 * LEASE
+        self._grace = default_grace if node_grace is None else node_grace
         self._apiserver = tuple(apiserver)
         self._policies = policies
         self._stack = ExitStack()
         self.nodes: dict[str, Node] = {}
 
-    # -------------------------------------------------------------- its life
+    # -------------------------------------------------------------- start and stop
 
     def __enter__(self) -> Testbed:
         self.start()
@@ -100,7 +99,7 @@ class Testbed:
         Raises
         ------
         TestbedError
-            If it cannot, with what is missing or what a program said last.
+            If a program is missing, or doesn't become ready; with the end of its log.
         """
         reason = missing(nodes=bool(self._wanted))
         if reason:
@@ -113,22 +112,23 @@ class Testbed:
     def _start(self, stack: ExitStack) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
         stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
-        stack.enter_context(_claimed(self.folder))
+        stack.enter_context(_locked(self.folder))
         ports = Ports()
         stack.callback(ports.release)
-        services, inside = SERVICES, "10.96.0.1"
+        # The network of services, and its first address, that of the API server.
+        services, apiserver = SERVICES, "10.96.0.1"
         network = Network(_bridge(self.folder), tuple(self._wanted))
         if self._wanted:
-            stack.enter_context(_kernel())
+            stack.enter_context(_kernel_parameters())
             stack.enter_context(logs.apart())
             stack.callback(network.stop)
             network.start()
-            services, inside = network.services, network.apiserver
+            services, apiserver = network.services, network.apiserver
         users = dict(self._users)
         for name in [*self._wanted, *(f"hollow-{number}" for number in range(self._hollow))]:
             users[f"system:node:{name}"] = ("system:nodes",)
         self.plane = ControlPlane(
-            self.folder, ports, users, self._grace, self._apiserver, services, inside
+            self.folder, ports, users, self._grace, self._apiserver, services, apiserver
         )
         self.access = self.plane.access
         self.gateway = network.gateway if self._wanted else "127.0.0.1"
@@ -177,7 +177,7 @@ class Testbed:
         self._stack.close()
         self.nodes.clear()
 
-    # -------------------------------------------------------------- how to use it
+    # -------------------------------------------------------------- access
 
     @property
     def url(self) -> str:
@@ -209,19 +209,19 @@ class Testbed:
         Raises
         ------
         TestbedError
-            If it is not, or has no token in time.
+            If the account doesn't exist, or gets no token in time.
         """
-        where = f"/api/v1/namespaces/{namespace}"
-        found: list[str] = []
+        prefix = f"/api/v1/namespaces/{namespace}"
+        secrets: list[str] = []
 
         def has_token() -> bool:
             with suppress(ApiError):
-                account = self.access.ask("GET", f"{where}/serviceaccounts/{name}")
-                found.extend(one["name"] for one in account.get("secrets") or ())
-            return bool(found)
+                account = self.access.ask("GET", f"{prefix}/serviceaccounts/{name}")
+                secrets.extend(secret["name"] for secret in account.get("secrets") or ())
+            return bool(secrets)
 
         eventually(has_token, f"a token of the account {namespace}/{name}", 60.0)
-        secret = self.access.ask("GET", f"{where}/secrets/{found[0]}")
+        secret = self.access.ask("GET", f"{prefix}/secrets/{secrets[0]}")
         token = base64.b64decode(secret["data"]["token"]).decode()
         path = self.folder / f"account-{namespace}-{name}.kubeconfig"
         return self.access.write(path, f"{namespace}-{name}", token)
@@ -236,7 +236,7 @@ class Testbed:
         Raises
         ------
         TestbedError
-            If it fails, with what it said.
+            If it fails; with its error output.
         """
         kubeconfig = str(self.access.kubeconfig(user))
         done = subprocess.run(
@@ -284,10 +284,7 @@ class Testbed:
         self.nodes[name].lose()
 
     def restore(self, name: str, *, wiped: bool = False) -> None:
-        """Power on a node.
-
-        If it is `wiped`, it comes back with an empty disk, without knowledge of its pods.
-        """
+        """Power on a node; if ``wiped``, with an empty disk, so that it doesn't know its pods."""
         if wiped:
             self.nodes[name].wipe()
         self.nodes[name].start()
@@ -307,7 +304,7 @@ def _bridge(folder: Path) -> str:
     return f"tb-{folder.name.removeprefix(_PREFIX)}"[:15]
 
 
-class _claimed:  # noqa: N801  # used like a function
+class _locked:  # noqa: N801  # used like a function
     """Holds the lock of a folder, which shows that its testbed is alive."""
 
     def __init__(self, folder: Path) -> None:
@@ -323,7 +320,7 @@ class _claimed:  # noqa: N801  # used like a function
             self._file.close()
 
 
-class _kernel:  # noqa: N801  # used like a function
+class _kernel_parameters:  # noqa: N801  # used like a function
     """Restores the kernel parameters that kubelets change."""
 
     def __enter__(self) -> None:
@@ -353,7 +350,7 @@ def sweep() -> None:
             with (folder / "lock").open("r+") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(folder)
-        except OSError:  # of another user, alive, or being created
+        except OSError:  # it belongs to another user, is alive, or is being created
             continue
 
 

@@ -1,8 +1,8 @@
 """Build the programs of the testbed: ``make testbed``, once.
 
 Kubernetes comes from Debian's source package and is built with its own ``make``; etcd, containerd,
-runc and the plugins of pod networks are Debian's packages. The build only installs packages on this
-machine: it fetches the source with a configuration of its own.
+runc and the plugins of pod networks are Debian's packages. Except for installed packages, the build
+leaves the system unchanged: apt downloads the source with a separate configuration.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ PACKAGES = (
     "make", "mount", "openssl", "rsync", "runc", "util-linux",
 )  # fmt: skip
 FLAGS = "-tags=providerless"
-"""Leaves out the code of cloud providers, a third of the compilation."""
+"""Excludes the code of cloud providers, a third of the compilation."""
 
 HOLLOW = Path(__file__).parent / "hollow_nodes" / "main.go"
 REFLECT = "github.com/modern-go/reflect2"
-"""A library that Kubernetes vendors in a version that crashes with Go 1.18 and later. The API
-server
-ends with the first custom resource. Debian's package has the next version.
+"""A library that Kubernetes vendors in a version that crashes with Go 1.18 and later: the API
+server ends at the first custom resource. Debian's package has the next version.
 """
 
-SPACE = 8 << 30
-"""Disk space for the build in bytes; most of it is freed at the end."""
+MIN_FREE_BYTES = 8 << 30
+"""Disk space that the build needs; most of it is freed at the end."""
 
 
 def say(text: str) -> None:
@@ -66,19 +65,19 @@ def recipe() -> dict[str, object]:
 
 def faults() -> list[str]:
     """Return what is wrong with the cached build; empty if it is complete and current."""
-    found = manifest()
-    if not found:
+    built = manifest()
+    if not built:
         return ["nothing is built"]
-    if found.get("recipe") != recipe():
-        return ["it was built by another recipe"]
-    wrong = []
-    for name, expected in found["digests"].items():
+    if built.get("recipe") != recipe():
+        return ["the build has other inputs, such as another version"]
+    problems = []
+    for name, expected in built["digests"].items():
         path = cache() / name
         if not path.is_file():
-            wrong.append(f"{name} is missing")
+            problems.append(f"{name} is missing")
         elif digest(path) != expected:
-            wrong.append(f"{name} is not what was built")
-    return wrong
+            problems.append(f"{name} has changed since the build")
+    return problems
 
 
 def _call(words: Sequence[str], log: Path, cwd: Path | None = None, **env: str) -> None:
@@ -103,7 +102,7 @@ def check() -> None:
     Raises
     ------
     TestbedError
-        If it cannot, with why.
+        If it can't; with the reason.
     """
     if not sys.platform.startswith("linux") or shutil.which("apt-get") is None:
         raise TestbedError("apt-get is not installed; building needs Debian's packages")
@@ -114,47 +113,48 @@ def check() -> None:
         raise TestbedError("installing packages needs root; run make testbed as root")
     cache().mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(cache()).free
-    if free < SPACE:
-        raise TestbedError(f"{cache()} has {free >> 30} GB free; building needs {SPACE >> 30} GB")
+    if free < MIN_FREE_BYTES:
+        needed = MIN_FREE_BYTES >> 30
+        raise TestbedError(f"{cache()} has {free >> 30} GiB free; building needs {needed} GiB")
 
 
 def install(log: Path, packages: Sequence[str] = PACKAGES) -> None:
     """Install the missing Debian packages."""
-    asked = subprocess.run(
+    status = subprocess.run(
         ["dpkg-query", "-W", "-f", "${binary:Package} ${db:Status-Status}\n", *packages],
         capture_output=True,
         text=True,
         check=False,
     ).stdout
-    there = {
+    installed = {
         line.split()[0].partition(":")[0]
-        for line in asked.splitlines()
+        for line in status.splitlines()
         if line.endswith(" installed")
     }
-    absent = [name for name in packages if name not in there]
-    if not absent:
+    missing = [name for name in packages if name not in installed]
+    if not missing:
         return
-    say(f"installing {', '.join(absent)}")
+    say(f"installing {', '.join(missing)}")
     _call(["apt-get", "-q", "update"], log)
-    _call(["apt-get", "-q", "install", "-y", "--no-install-recommends", *absent], log)
+    _call(["apt-get", "-q", "install", "-y", "--no-install-recommends", *missing], log)
 
 
 def fetch(work: Path, log: Path) -> Path:
-    """Return the folder of the unpacked source package."""
-    found = sorted(work.glob("kubernetes-*/"))
-    if found:
-        return found[0]
+    """Download and unpack the source package unless it exists; return its folder."""
+    folders = sorted(work.glob("kubernetes-*/"))
+    if folders:
+        return folders[0]
     say("fetching the source package (15 MB)")
-    sites = subprocess.run(
+    targets = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split("\n")
-    uris = sorted({one.split()[0] for one in sites if one.endswith(f" {SUITE} main")})
+    uris = sorted({target.split()[0] for target in targets if target.endswith(f" {SUITE} main")})
     if not uris:
         raise TestbedError(f"apt-get has no source for {SUITE} main")
-    # A configuration of its own leaves this machine's package sources unchanged.
+    # With a separate configuration, this machine's package sources stay unchanged.
     (work / "sources").mkdir(exist_ok=True)
     (work / "lists" / "partial").mkdir(parents=True, exist_ok=True)
     (work / "sources" / "source.sources").write_text(
@@ -167,19 +167,20 @@ def fetch(work: Path, log: Path) -> Path:
     ]  # fmt: skip
     _call(["apt-get", "-q", *own, "update"], log)
     _call(["apt-get", "-q", *own, "source", "kubernetes"], log, work)
-    found = sorted(work.glob("kubernetes-*/"))
-    if not found or VERSION not in found[0].name:
-        raise TestbedError(f"Debian's source package: expected Kubernetes {VERSION}, got {found}")
-    return found[0]
+    folders = sorted(work.glob("kubernetes-*/"))
+    if not folders or VERSION not in folders[0].name:
+        raise TestbedError(f"Debian's source package: expected Kubernetes {VERSION}, got {folders}")
+    return folders[0]
 
 
 def compile_all(source: Path, work: Path, log: Path) -> None:
-    """Build every program, and move each to the cache at once."""
-    inside = source / ".go" / "src" / "k8s.io" / "kubernetes"
-    inside.parent.mkdir(parents=True, exist_ok=True)
-    if not inside.is_symlink():
-        inside.symlink_to("../../..")
-    _mend(source / "vendor" / REFLECT)
+    """Build every program, and copy each to the cache as soon as it is built."""
+    # Go finds the sources by their import path below GOPATH, so a link makes them appear there.
+    import_path = source / ".go" / "src" / "k8s.io" / "kubernetes"
+    import_path.parent.mkdir(parents=True, exist_ok=True)
+    if not import_path.is_symlink():
+        import_path.symlink_to("../../..")
+    _replace_library(source / "vendor" / REFLECT)
     (source / "cmd" / "hollow-nodes").mkdir(exist_ok=True)
     shutil.copy(HOLLOW, source / "cmd" / "hollow-nodes" / "main.go")
     version = work / "version"
@@ -195,21 +196,21 @@ def compile_all(source: Path, work: Path, log: Path) -> None:
         _call(
             ["make", f"WHAT=cmd/{name}"],
             log,
-            inside,
+            import_path,
             GOPATH=str(source / ".go"),
             CGO_ENABLED="0",
             GOFLAGS=FLAGS,
             HOME=str(home),
             KUBE_GIT_VERSION_FILE=str(version),
         )
-        _keep(source / "_output" / "bin" / name)
+        _install(source / "_output" / "bin" / name)
         say(f"built {name} in {time.monotonic() - began:.0f} s")
     pause = work / "pause"
     _call(["gcc", "-Os", "-static", "-o", str(pause), "build/pause/linux/pause.c"], log, source)
-    _keep(pause)
+    _install(pause)
 
 
-def _mend(vendored: Path) -> None:
+def _replace_library(vendored: Path) -> None:
     """Replace a vendored library by Debian's version."""
     packaged = Path("/usr/share/gocode/src") / REFLECT
     for old in (*vendored.glob("*.go"), *vendored.glob("*.s")):
@@ -219,11 +220,12 @@ def _mend(vendored: Path) -> None:
             shutil.copy(new, vendored)
 
 
-def _keep(built: Path) -> None:
-    part = cache() / f".{built.name}"
-    shutil.copy(built, part)
-    part.chmod(0o755)
-    part.rename(cache() / built.name)
+def _install(built: Path) -> None:
+    """Copy a program to the cache atomically."""
+    temporary = cache() / f".{built.name}"
+    shutil.copy(built, temporary)
+    temporary.chmod(0o755)
+    temporary.rename(cache() / built.name)
 
 
 def build(*, keep: bool = False) -> None:
@@ -232,19 +234,19 @@ def build(*, keep: bool = False) -> None:
     Parameters
     ----------
     keep : bool
-        Whether sources and the compiler's cache stay, to be built from again.
+        Whether to keep sources and the compiler's cache, for faster builds later.
 
     Raises
     ------
     TestbedError
-        If it cannot be built here.
+        If it can't be built here.
     """
-    wrong = faults()
-    if not wrong:
-        say(f"Kubernetes {VERSION} is built and whole: {cache()}")
+    problems = faults()
+    if not problems:
+        say(f"Kubernetes {VERSION} is built and complete: {cache()}")
         return
     check()
-    say(f"{'; '.join(wrong)}: building Kubernetes {VERSION} in {cache()}, ten to thirty minutes")
+    say(f"{'; '.join(problems)}: building Kubernetes {VERSION} in {cache()}, ten to thirty minutes")
     began = time.monotonic()
     work = cache() / "work"
     work.mkdir(exist_ok=True)
@@ -254,9 +256,9 @@ def build(*, keep: bool = False) -> None:
     seconds = round(time.monotonic() - began)
     digests = {name: digest(cache() / name) for name in BUILT + OWN}
     content = {"recipe": recipe(), "seconds": seconds, "digests": digests}
-    part = cache() / f".{MANIFEST}"
-    part.write_text(json.dumps(content, indent=1) + "\n")
-    part.rename(cache() / MANIFEST)
+    temporary = cache() / f".{MANIFEST}"
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.rename(cache() / MANIFEST)
     if not keep:
         # Go makes its caches read-only.
         subprocess.run(["chmod", "-R", "u+w", str(work)], check=False)
@@ -271,13 +273,13 @@ def main() -> None:
     parser.add_argument(
         "--check", action="store_true", help="only print what is wrong; exit with 1 if anything is"
     )
-    told = parser.parse_args()
-    if told.check:
-        wrong = faults()
-        say("; ".join(wrong) or f"Kubernetes {VERSION} is built and whole: {cache()}")
-        sys.exit(1 if wrong else 0)
+    options = parser.parse_args()
+    if options.check:
+        problems = faults()
+        say("; ".join(problems) or f"Kubernetes {VERSION} is built and complete: {cache()}")
+        sys.exit(1 if problems else 0)
     try:
-        build(keep=told.keep)
+        build(keep=options.keep)
     except (TestbedError, OSError) as error:
         print(f"testbed: {error}", file=sys.stderr)
         sys.exit(2)

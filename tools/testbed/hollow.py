@@ -1,4 +1,4 @@
-"""Hollow nodes: kubelets of kubemark that only pretend to run pods, hundreds in one process."""
+"""Hollow nodes: kubemark's kubelets, which only pretend to run pods; hundreds in one process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tools.testbed.access import Access, ApiError
 from tools.testbed.process import Component
 
 CORES, MEMORY = 32, 256 << 30
-"""Capacity of each node."""
+"""Capacity of each node: cores and bytes."""
 
 LEASE = 40
-"""Duration of a node's lease in seconds; it is renewed after a quarter of it."""
+"""Duration of a node's lease in seconds; nodes renew it after a quarter of that time."""
 
 
 class Hollow:
@@ -25,11 +25,11 @@ class Hollow:
     Parameters
     ----------
     folder : Path
-        Where they keep their files.
+        Folder of their files.
     access : Access
-        The API server; each node is the user ``system:node:NAME``.
+        Access to the API server; each node is the user ``system:node:NAME``.
     count : int
-        How many.
+        Number of nodes.
     """
 
     def __init__(self, folder: Path, access: Access, count: int) -> None:
@@ -56,9 +56,9 @@ class Hollow:
             )
         )
         file.chmod(0o600)
-        # Each node watches an empty folder, but a user has few such watches. In a user namespace of
-        # their own the nodes have none, and do without.
-        # The kernel's log may be closed to such a namespace; they only ever read it.
+        # Each node would watch an empty folder by inotify, which has a small limit per user. In a
+        # user namespace with the limit 0, nodes poll instead. Such a namespace may not be allowed
+        # to read the kernel's log, so nodes get an empty one.
         limit = "echo 0 > /proc/sys/user/max_inotify_instances; mount --bind /dev/null /dev/kmsg"
         spaces = ["unshare", "--user", "--map-root-user", "--mount"]
         before = [*spaces, "sh", "-c", f'{limit}; exec "$@"', "sh"]
@@ -74,20 +74,20 @@ class Hollow:
         except (ApiError, OSError):
             return 0
         return sum(
-            one["metadata"]["name"].startswith("hollow-")
+            node["metadata"]["name"].startswith("hollow-")
             and any(
                 condition["type"] == "Ready" and condition["status"] == "True"
-                for condition in one["status"].get("conditions", ())
+                for condition in node["status"].get("conditions", ())
             )
-            for one in nodes
+            for node in nodes
         )
 
     @property
     def address(self) -> str:
-        """The address that all of them report."""
+        """The address that all hollow nodes report."""
         node = self._access.ask("GET", "/api/v1/nodes/hollow-0")
-        told = node["status"]["addresses"]
-        return next(str(one["address"]) for one in told if one["type"] == "InternalIP")
+        addresses = node["status"]["addresses"]
+        return next(str(entry["address"]) for entry in addresses if entry["type"] == "InternalIP")
 
     def start(self) -> None:
         """Start all nodes and wait until they are ready."""
@@ -103,14 +103,13 @@ class Hollow:
 class Logs:
     """Serves the logs of all hollow nodes: one line for every pod.
 
-    Without it they have no logs, and clients retry. All of them report one address and a kubelet's
-    usual
-    port, so only one of these fits on a machine.
+    Without this server, requests for logs fail, and clients retry. All hollow nodes report the same
+    address, and the default port of kubelets. So only one such server can run on a machine.
 
     Parameters
     ----------
     address : str
-        The reported address; see `Hollow.address`.
+        Address that the nodes report; see `Hollow.address`.
     folder : Path
         Folder of the testbed's certificate.
     """
@@ -120,7 +119,7 @@ class Logs:
     def __init__(self, address: str, folder: Path) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "server.crt", folder / "server.key")
-        self._server = _Server((address, self.PORT), _Line)
+        self._server = _Server((address, self.PORT), _LogHandler)
         self._server.context = context
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -136,20 +135,20 @@ class _Server(ThreadingHTTPServer):
     context: ssl.SSLContext
 
     def finish_request(self, request: object, client_address: object) -> None:
-        """Do the TLS handshake in the connection's thread: a slow client delays no other."""
+        """Do the TLS handshake in the connection's thread, so that slow clients delay no others."""
         with suppress(OSError):  # the client closed the connection
-            greeted = self.context.wrap_socket(request, server_side=True)  # type: ignore[arg-type]  # it is a socket
-            super().finish_request(greeted, client_address)
-            greeted.close()
+            encrypted = self.context.wrap_socket(request, server_side=True)  # type: ignore[arg-type]  # it is a socket
+            super().finish_request(encrypted, client_address)
+            encrypted.close()
 
 
-class _Line(BaseHTTPRequestHandler):
+class _LogHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         """Send one line, with a timestamp if requested."""
-        at = b"2026-01-01T00:00:00.000000000Z " if "timestamps=true" in self.path else b""
-        line = at + b"a hollow pod\n"
+        stamp = b"2026-01-01T00:00:00.000000000Z " if "timestamps=true" in self.path else b""
+        line = stamp + b"a hollow pod\n"
         self.send_response(200)
         self.send_header("Content-Type", "text/plain")
         self.send_header("Content-Length", str(len(line)))
@@ -157,4 +156,4 @@ class _Line(BaseHTTPRequestHandler):
         self.wfile.write(line)
 
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        """Ignore access logs."""

@@ -1,4 +1,4 @@
-"""Container images built here: the pause process, and a shell for jobs."""
+"""Container images of the testbed: the pause process, and busybox for jobs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _image(name: str, rootfs: bytes, command: list[str]) -> bytes:
 
 
 def write(folder: Path) -> tuple[Path, ...]:
-    """Write the images of every node; return their paths."""
+    """Write the archives of the images that every node loads; return their paths."""
     written = []
     for name, content in (
         ("pause.tar", _image(PAUSE, _pause(), ["/pause"])),
@@ -94,17 +94,17 @@ def write(folder: Path) -> tuple[Path, ...]:
 def host_python(*more: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the volumes and mounts with which a pod of `BASE` runs this interpreter.
 
-    The folders of the interpreter, its packages and the system's libraries are mounted read-only at
-    their paths on this machine, and the folders in `more` too.
+    The folders of the interpreter, its packages, this repository, the system's libraries, and the
+    folders ``more`` are mounted read-only, at the same paths as on this machine.
     """
-    wanted = [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2]]
-    wanted += [one for one in map(Path, ("/usr", "/lib", "/lib64")) if one.is_dir()]
+    needed = [Path(sys.prefix), Path(sys.base_prefix), Path(__file__).resolve().parents[2]]
+    needed += [folder for folder in map(Path, ("/usr", "/lib", "/lib64")) if folder.is_dir()]
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
-    folders = sorted({*wanted, *(one.absolute() for one in more)})
+    folders = sorted({*needed, *(folder.absolute() for folder in more)})
     for folder in folders:
         if any(other in folder.parents for other in folders):
-            continue
+            continue  # inside of another mount
         name = f"host-{len(volumes)}"
         volumes.append({"name": name, "hostPath": {"path": str(folder), "type": "Directory"}})
         mounts.append({"name": name, "mountPath": str(folder), "readOnly": True})

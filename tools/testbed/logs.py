@@ -1,9 +1,9 @@
 """A log folder for each kubelet.
 
-The folder ``/var/log/pods`` is compiled into kubelets. Once a minute a kubelet removes logs of
-unknown pods from it; on a machine with several kubelets, those are the logs of the others' pods.
-So the path becomes a link to the working directory of the process that opens it, which for a
-kubelet and its containerd is their node's folder.
+The path ``/var/log/pods`` is compiled into kubelets. Once a minute, a kubelet removes the logs of
+pods that it doesn't know. With several kubelets on a machine, each would remove the logs of the
+others. So the path becomes a link to ``/proc/self/cwd``: each process opens a folder in its own
+working directory, which is the node's folder for a kubelet and its containerd.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ _LOCK: Final = Path("/tmp/testbed.logs.lock")
 def apart(place: Path = PLACE, lock: Path = _LOCK) -> Iterator[None]:
     """Give each process its own log folder, and restore the original folder afterwards.
 
-    The last user restores it, whether the others ended or were killed.
+    The last process that uses the link restores the folder, even if others were killed.
 
     Parameters
     ----------
     place : Path
-        The folder of kubelets' logs.
+        Folder of the kubelets' logs.
     lock : Path
-        File that is locked during a change; a file beside it is shared by all users of the folder.
+        File that is locked during a change. Another file has a shared lock of each process that
+        uses the link.
     """
     with lock.with_name(f"{lock.name}.users").open("a") as users:
         with _locked(lock):
             fcntl.flock(users, fcntl.LOCK_SH)
-            _take(place)
+            _replace_by_link(place)
         try:
             yield
         finally:
@@ -47,26 +48,27 @@ def apart(place: Path = PLACE, lock: Path = _LOCK) -> Iterator[None]:
                 fcntl.flock(users, fcntl.LOCK_UN)
                 with suppress(OSError):  # still in use
                     fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _give_back(place)
+                    _restore(place)
 
 
-def _take(place: Path) -> None:
+def _replace_by_link(place: Path) -> None:
     if place.is_symlink() and str(place.readlink()) == _TARGET:
         return
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.is_symlink() or place.exists():
-        place.rename(_kept(place))
+        place.rename(_original(place))
     place.symlink_to(_TARGET)
 
 
-def _give_back(place: Path) -> None:
+def _restore(place: Path) -> None:
     if place.is_symlink() and str(place.readlink()) == _TARGET:
         place.unlink()
-    if os.path.lexists(_kept(place)) and not os.path.lexists(place):
-        _kept(place).rename(place)
+    if os.path.lexists(_original(place)) and not os.path.lexists(place):
+        _original(place).rename(place)
 
 
-def _kept(place: Path) -> Path:
+def _original(place: Path) -> Path:
+    """Return the path of the original folder while the link has its place."""
     return place.with_name(f"{place.name}.before-testbed")
 
 

@@ -14,8 +14,8 @@ from contextlib import suppress
 from tools.testbed.access import Access, ApiError
 
 DOMAIN = "cluster.local"
-_NO_SUCH_NAME, _TRY_AGAIN = 3, 2
-_ADDRESS, _INTERNET = 1, 1
+_NXDOMAIN, _SERVFAIL = 3, 2  # response codes
+_TYPE_A, _CLASS_IN = 1, 1
 
 
 def lookup(access: Access, name: str) -> list[str] | None:
@@ -26,79 +26,81 @@ def lookup(access: Access, name: str) -> list[str] | None:
     access : Access
         The API server.
     name : str
-        ``SERVICE.NAMESPACE.svc.cluster.local``, or ``HOSTNAME.`` before it.
+        ``SERVICE.NAMESPACE.svc.cluster.local``, possibly after the ``HOSTNAME.`` of a pod.
 
     Raises
     ------
     OSError
-        If the API server does not answer.
+        If the API server doesn't respond.
     """
     parts = name.lower().rstrip(".").removesuffix(f".svc.{DOMAIN}").split(".")
     if not name.lower().rstrip(".").endswith(f".svc.{DOMAIN}") or len(parts) not in {2, 3}:
         return None
     host = parts.pop(0) if len(parts) == 3 else ""
     service, namespace = parts
-    where = f"/api/v1/namespaces/{namespace}"
+    prefix = f"/api/v1/namespaces/{namespace}"
     try:
-        address = access.ask("GET", f"{where}/services/{service}")["spec"].get("clusterIP")
-        if address not in {None, "", "None"}:
+        address = access.ask("GET", f"{prefix}/services/{service}")["spec"].get("clusterIP")
+        if address not in {None, "", "None"}:  # not a headless service
             return None if host else [address]
-        subsets = access.ask("GET", f"{where}/endpoints/{service}").get("subsets") or []
+        subsets = access.ask("GET", f"{prefix}/endpoints/{service}").get("subsets") or []
     except ApiError as error:
         if error.status == 404:
             return None
         raise OSError(str(error)) from error
-    found = [
-        one["ip"]
+    addresses = [
+        address["ip"]
         for subset in subsets
-        for one in subset.get("addresses") or []
-        if not host or one.get("hostname") == host
+        for address in subset.get("addresses") or []
+        if not host or address.get("hostname") == host
     ]
-    return found if found or not host else None
+    return addresses if addresses or not host else None
 
 
 def _question(packet: bytes) -> tuple[str, int, int]:
     """Return the name and record type of a query, and the end of its question."""
-    labels, place = [], 12
-    while size := packet[place]:
-        labels.append(packet[place + 1 : place + 1 + size].decode("ascii"))
-        place += size + 1
-    (kind,) = struct.unpack_from("!H", packet, place + 1)
-    return ".".join(labels), kind, place + 5
+    labels, offset = [], 12  # after the header
+    while size := packet[offset]:
+        labels.append(packet[offset + 1 : offset + 1 + size].decode("ascii"))
+        offset += size + 1
+    (kind,) = struct.unpack_from("!H", packet, offset + 1)
+    return ".".join(labels), kind, offset + 5
 
 
 def answer(access: Access, packet: bytes) -> bytes:
     """Return the response to a query.
 
-    Raise ValueError, IndexError or struct.error if it isn't one.
+    Raises ValueError, IndexError or struct.error if the packet isn't a query.
     """
     (number, flags) = struct.unpack_from("!HH", packet)
     name, kind, end = _question(packet)
-    code, found = 0, None
+    code, addresses = 0, None
     try:
-        found = lookup(access, name)
-        if found is None:
-            code = _NO_SUCH_NAME
+        addresses = lookup(access, name)
+        if addresses is None:
+            code = _NXDOMAIN
     except OSError:
-        code = _TRY_AGAIN
+        code = _SERVFAIL
+    # 0xC00C points to the name in the question; 20 records fit into a UDP packet.
     records = [
-        struct.pack("!HHHIH4s", 0xC00C, _ADDRESS, _INTERNET, 1, 4, socket.inet_aton(one))
-        for one in (found or ())[:20]
-        if kind == _ADDRESS
+        struct.pack("!HHHIH4s", 0xC00C, _TYPE_A, _CLASS_IN, 1, 4, socket.inet_aton(address))
+        for address in (addresses or ())[:20]
+        if kind == _TYPE_A
     ]
+    # Flags: response, authoritative, recursion available, and the query's "recursion desired".
     head = struct.pack("!HHHHHH", number, 0x8480 | flags & 0x0100 | code, 1, len(records), 0, 0)
     return head + packet[12:end] + b"".join(records)
 
 
 class Names:
-    """The DNS server, on a thread of its own.
+    """The DNS server, in its own thread.
 
     Parameters
     ----------
     host : str
-        Where to listen, port 53.
+        Address to listen on, at port 53.
     access : Access
-        The API server.
+        Access to the API server.
     """
 
     def __init__(self, host: str, access: Access) -> None:

@@ -1,6 +1,6 @@
 """The network of a testbed's pods: an isolated bridge.
 
-Every pod has an address on the bridge, so has every node, and this machine is the gateway.
+Every pod and every node has an address on the bridge, and this machine is the gateway.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _PODS_A_NODE = 240
 class Network:
     """A bridge with a /16 of its own; `enforce` enables network policies.
 
-    Node number ``n`` has the address ``X.Y.n.1`` and its pods others of that /24; the gateway, this
-    machine, is ``X.Y.0.1``; services have ``X.Y.255.*``, the API server the first of them.
+    Node number ``n`` has the address ``X.Y.n.1``, and its pods have further addresses of that /24.
+    The gateway, this machine, is ``X.Y.0.1``. Services have ``X.Y.255.*``; the API server has the
+    first of these.
 
     Parameters
     ----------
     name : str
-        The bridge's, at most 15 characters.
+        Name of the bridge, at most 15 characters.
     nodes : tuple of str
         Names of the nodes.
     """
@@ -48,10 +49,11 @@ class Network:
 
     def start(self) -> None:
         """Create the bridge."""
-        taken = run("ip", "-4", "route") + run("ip", "-4", "addr")
-        free = [two for two in range(100, 250) if f"10.{two}." not in taken]
+        in_use = run("ip", "-4", "route") + run("ip", "-4", "addr")
+        free = [byte for byte in range(100, 250) if f"10.{byte}." not in in_use]
         if not free:
             raise TestbedError("no free network between 10.100.0.0/16 and 10.249.0.0/16")
+        # A random choice, because another testbed may start at the same time.
         self._prefix = f"10.{random.choice(free)}"
         run("ip", "link", "add", self.name, "type", "bridge", "forward_delay", "0")
         for address in (f"{self.gateway}/16", f"{self.apiserver}/32"):
@@ -87,7 +89,7 @@ class Network:
         node : str
             The node.
         memory : Path
-            Where its addresses in use are kept.
+            Folder in which the plugin stores the addresses in use.
         """
         number = self._numbers[node]
         pods = {
@@ -112,26 +114,27 @@ class Network:
         Parameters
         ----------
         folder : Path
-            A new one, for the plugins.
+            New folder for the CNI plugins.
         kubectl, kubeconfig : Path
-            How they ask for pods and policies.
+            Program and configuration with which the plugin reads pods and policies.
         """
         folder.mkdir()
+        # containerd searches plugins in one folder, so it needs links to the others.
         for program in PLUGINS.iterdir():
             (folder / program.name).symlink_to(program)
-        own = folder / policies.NAME
-        words = (sys.executable, "-I", "-S", policies.__file__)
-        own.write_text(f"#!/bin/sh\nexec {shlex.join(words)}\n")
-        own.chmod(0o755)
-        asking = {"kubectl": str(kubectl), "kubeconfig": str(kubeconfig)}
-        self.programs, self._enforcing = folder, {"type": policies.NAME, **asking}
+        plugin = folder / policies.NAME
+        argv = (sys.executable, "-I", "-S", policies.__file__)
+        plugin.write_text(f"#!/bin/sh\nexec {shlex.join(argv)}\n")
+        plugin.chmod(0o755)
+        options = {"kubectl": str(kubectl), "kubeconfig": str(kubeconfig)}
+        self.programs, self._enforcing = folder, {"type": policies.NAME, **options}
 
     def stop(self) -> None:
         """Remove the bridge."""
         with suppress(TestbedError):
             run("ip", "link", "del", self.name)
-        for left in _RESULTS.glob(f"{self.name}-*"):
-            left.unlink(missing_ok=True)
+        for result in _RESULTS.glob(f"{self.name}-*"):
+            result.unlink(missing_ok=True)
 
 
 class Forward:
@@ -140,11 +143,11 @@ class Forward:
     Parameters
     ----------
     host : str
-        Where to listen.
+        Address to listen on.
     port : int
-        Where they lead.
+        Loopback port to forward to.
     listen : int
-        The port to listen at.
+        Port to listen on.
     """
 
     def __init__(self, host: str, port: int, listen: int = 443) -> None:
@@ -172,9 +175,10 @@ class Forward:
         with suppress(OSError):
             while piece := source.recv(1 << 16):
                 target.sendall(piece)
-        for one in (source, target):
+        # Shut down both, so that the thread of the other direction ends, too.
+        for end in (source, target):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
         source.close()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Nodes of a testbed: each has a kubelet and a containerd, and runs real pods.
 
-Each needs a containerd, because a kubelet ends every pod that it doesn't know. All share this
-machine's kernel; each has its own folder, ports, control groups and address.
+Each kubelet needs its own containerd, because it ends every pod that it doesn't know. All nodes
+share this machine's kernel; each has its own folder, ports, control groups and address.
 """
 
 from __future__ import annotations
@@ -28,36 +28,42 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def hierarchies() -> list[Path]:
-    """Return the mount points of control groups: one of version 2, several of version 1."""
+    """Return the mount points of control groups: one with version 2, several with version 1."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
-    return [one for one in sorted(CGROUPS.iterdir()) if one.is_dir() and not one.is_symlink()]
+    # Version 1 also has links to folders that contain several controllers.
+    return [
+        folder
+        for folder in sorted(CGROUPS.iterdir())
+        if folder.is_dir() and not folder.is_symlink()
+    ]
 
 
 class Groups:
-    """A control group of one name in every hierarchy, and its children.
+    """The control groups with one name in all hierarchies, and their children.
 
     Parameters
     ----------
     name : str
-        Its path below the root of each.
+        Path below the root of each hierarchy.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._roots = [one / name.strip("/") for one in hierarchies()]
+        self._roots = [hierarchy / name.strip("/") for hierarchy in hierarchies()]
 
     def make(self) -> None:
         """Create the groups."""
         for root in self._roots:
             root.mkdir(parents=True, exist_ok=True)
             if root.is_relative_to(CGROUPS / "cpuset"):
-                self._inherit(root)
+                self._inherit_cpuset(root)
 
     def weigh(self, machines: int) -> None:
-        """Set the weight of the groups to that of several machines.
+        """Multiply the groups' share of the processors by a number of machines.
 
-        A group counts as one beside every other control group of this machine, whatever runs in it.
+        By default, a group gets the same share as any other control group of this machine, even if
+        several nodes run in it.
         """
         for root in self._roots:
             shares, weight = root / "cpu.shares", root / "cpu.weight"
@@ -67,10 +73,10 @@ class Groups:
                 weight.write_text(str(min(10_000, 100 * machines)))
 
     @staticmethod
-    def _inherit(root: Path) -> None:
-        """Copy the parent's cores and memory to a cpuset group, which starts with none."""
-        for one in [*reversed(root.relative_to(CGROUPS / "cpuset").parents), Path()]:
-            group = CGROUPS / "cpuset" / (one if one != Path() else root)
+    def _inherit_cpuset(root: Path) -> None:
+        """Copy the parent's cores and memory nodes to a cpuset group, which starts with none."""
+        for part in [*reversed(root.relative_to(CGROUPS / "cpuset").parents), Path()]:
+            group = CGROUPS / "cpuset" / (part if part != Path() else root)
             if group == CGROUPS / "cpuset":
                 continue
             for file in ("cpuset.cpus", "cpuset.mems"):
@@ -80,25 +86,25 @@ class Groups:
 
     def processes(self) -> set[int]:
         """Return the processes in the groups."""
-        found: set[int] = set()
+        pids: set[int] = set()
         for root in self._roots:
             for file in root.rglob("cgroup.procs"):
                 with suppress(OSError):
-                    found.update(int(line) for line in file.read_text().split())
-        return found
+                    pids.update(int(line) for line in file.read_text().split())
+        return pids
 
     def kill(self, patience: float = 60.0) -> None:
-        """Kill processes in the groups until none is left."""
+        """Kill all processes in the groups, for at most ``patience`` seconds."""
 
-        def empty() -> bool:
-            left = self.processes()
-            for pid in left:
+        def is_empty() -> bool:
+            pids = self.processes()
+            for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            return not left
+            return not pids
 
-        self._thaw()
-        eventually(empty, f"no process in {self.name}", patience)
+        self._thaw()  # frozen processes don't end
+        eventually(is_empty, f"no process in {self.name}", patience)
 
     def _thaw(self) -> None:
         for file in (CGROUPS / "freezer" / self.name.strip("/")).rglob("freezer.state"):
@@ -111,34 +117,34 @@ class Groups:
         for root in self._roots:
             if not root.exists():
                 continue
-            for folder in sorted(
-                (one for one in root.rglob("*") if one.is_dir()), key=lambda one: -len(one.parts)
-            ):
+            # Children first.
+            folders = [path for path in root.rglob("*") if path.is_dir()]
+            for folder in sorted(folders, key=lambda path: -len(path.parts)):
                 self._rmdir(folder)
             self._rmdir(root)
 
     @staticmethod
     def _rmdir(folder: Path) -> None:
-        until = time.monotonic() + 20.0  # killed processes leave a group after a moment
+        deadline = time.monotonic() + 20.0  # killed processes leave a group after a moment
         while folder.exists():
             try:
                 folder.rmdir()
             except OSError:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
 
 
 def unmount(folder: Path) -> None:
     """Unmount all mount points below a folder."""
-    for _ in range(10):
+    for _ in range(10):  # a mount point may have several mounts
         mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        below = [one for one in mounts if one.startswith(f"{folder}/")]
+        below = [mount for mount in mounts if mount.startswith(f"{folder}/")]
         if not below:
             return
-        for one in sorted(below, key=len, reverse=True):
+        for mount in sorted(below, key=len, reverse=True):
             with suppress(TestbedError):
-                run("umount", "-l", one)
+                run("umount", "-l", mount)
     raise TestbedError(f"failed to unmount everything below {folder}")
 
 
@@ -150,7 +156,7 @@ class Node:
     name : str
         Its name.
     folder : Path
-        Folder of all its files; a short path, because it contains sockets.
+        Folder of all its files; the path is short, because paths of sockets have a small limit.
     access : Access
         Access of its kubelet to the API server, as ``system:node:NAME``.
     network : Network
@@ -196,9 +202,9 @@ class Node:
             folder,
             self._containerd_ready,
         )
-        self.kubelet = Component("kubelet", self._kubelet_words(), folder, self.is_ready)
+        self.kubelet = Component("kubelet", self._kubelet_arguments(), folder, self.is_ready)
 
-    # -------------------------------------------------------------- what it is told
+    # -------------------------------------------------------------- configuration
 
     def _configure_containerd(self) -> None:
         folder, cri = self.folder, "plugins.'io.containerd.grpc.v1.cri'"
@@ -279,22 +285,22 @@ ShimCgroup = '{self._shims.name}'
         """Return the reserved resources that leave the node its stated capacity."""
         reserved = {}
         if "cpu" in self.capacity:
-            left = (os.cpu_count() or 1) - float(self.capacity["cpu"])
-            if left < 0:
+            cores = (os.cpu_count() or 1) - float(self.capacity["cpu"])
+            if cores < 0:
                 raise TestbedError(f"node {self.name}: this machine has {os.cpu_count()} cores")
-            reserved["cpu"] = f"{round(1000 * left)}m"
+            reserved["cpu"] = f"{round(1000 * cores)}m"
         if "memory" in self.capacity:
-            has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            # The kubelet also subtracts the eviction threshold.
-            left = has - int(self.capacity["memory"]) - (50 << 20)
-            if left < 0:
-                raise TestbedError(f"node {self.name}: this machine has {has} bytes of memory")
-            reserved["memory"] = str(left)
+            total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            # The kubelet also subtracts the eviction threshold, 50 MiB.
+            memory = total - int(self.capacity["memory"]) - (50 << 20)
+            if memory < 0:
+                raise TestbedError(f"node {self.name}: this machine has {total} bytes of memory")
+            reserved["memory"] = str(memory)
         return reserved
 
-    def _kubelet_words(self) -> list[str]:
+    def _kubelet_arguments(self) -> list[str]:
         folder = self.folder
-        words = [
+        arguments = [
             f"--config={folder}/kubelet.json",
             f"--kubeconfig={self.access.kubeconfig(f'system:node:{self.name}')}",
             f"--hostname-override={self.name}",
@@ -307,12 +313,12 @@ ShimCgroup = '{self._shims.name}'
             f"--log-dir={folder}",
         ]
         if self.labels:
-            words.append(
+            arguments.append(
                 "--node-labels=" + ",".join(f"{key}={value}" for key, value in self.labels.items())
             )
-        return words
+        return arguments
 
-    # -------------------------------------------------------------- its life
+    # -------------------------------------------------------------- start and stop
 
     def _ctr(self, *words: str) -> str:
         return run("ctr", "--address", str(self._socket), "--namespace", "k8s.io", *words)
@@ -331,27 +337,30 @@ ShimCgroup = '{self._shims.name}'
         except TestbedError:
             return False
         (runtime,) = (line.split() for line in lines if " cri " in line)
-        if runtime[-1] != "ok":  # it runs on without its runtime plugin, and only logs why
+        if runtime[-1] != "ok":  # containerd continues without this plugin, and only logs an error
             raise TestbedError(f"containerd cannot run pods: {self.containerd.tail(20)}")
         return True
 
     def status(self) -> dict[str, Any]:
-        """Return the node object; empty if there is none, or no API server responds."""
+        """Return the node's API object; empty if it doesn't exist or the API server is away."""
         try:
-            found = self.access.ask("GET", f"/api/v1/nodes/{self.name}")
+            node = self.access.ask("GET", f"/api/v1/nodes/{self.name}")
         except (ApiError, OSError):
             return {}
-        return dict(found)
+        return dict(node)
 
     def is_ready(self) -> bool:
-        """Whether the API server counts it as ready."""
+        """Whether the node is ready according to the API server."""
         conditions = self.status().get("status", {}).get("conditions", ())
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        return any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in conditions
+        )
 
     def start(self) -> None:
         """Start the node without waiting for it."""
         self.groups.make()
-        self._shims.make()  # containerd needs an existing group
+        self._shims.make()  # containerd doesn't create the group of its shims
         self.containerd.start()
         self.containerd.wait()
         for image in self._images:
@@ -392,12 +401,12 @@ ShimCgroup = '{self._shims.name}'
         self.kubelet.signal(signal.SIGCONT)
 
     def wipe(self) -> None:
-        """Delete pods and containers from the disk, like a new installation."""
-        for kept in ("root", "kubelet"):
-            shutil.rmtree(self.folder / kept, ignore_errors=True)
+        """Delete pods and containers from the disk, as a new installation does."""
+        for folder in ("root", "kubelet"):
+            shutil.rmtree(self.folder / folder, ignore_errors=True)
 
     def end(self) -> None:
-        """Remove the node, except its logs."""
+        """Stop the node and remove its control groups; its files stay, for their logs."""
         self.thaw()
         self.lose()
         self.groups.remove()

@@ -1,8 +1,8 @@
 """Experiments on nine real nodes: ``python -m tools.testbed.papers [NAME] [--quick]``.
 
 The nodes of the testbed have the names of the experiment's servers, and pods use this machine's
-interpreter and packages, read-only. The command is the same as anywhere else. In the end the
-auditor checks the API server's log for duplicate pods and orphans.
+interpreter and packages, read-only. The command ``shadowprice experiment`` then runs as on any
+other cluster. At the end, `audit` checks the API server's log for duplicate and orphaned pods.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RUN = "from shadowprice.cli.main import run; run()"
 
 
 def nodes(copies: int) -> dict[str, dict[str, int]]:
-    """Return each node's capacity besides cores and memory, by name, for copies of the cluster."""
+    """Return each node's GPUs, by name, for a number of copies of the experiment's cluster."""
     cluster = ClusterSpec.model_validate(oasis_testbed_cluster()).resolve("testbed")
     gpus = cluster.capacity[:, cluster.column["gpu"]]
     return {
@@ -36,25 +36,25 @@ def nodes(copies: int) -> dict[str, dict[str, int]]:
 
 
 def pod() -> dict[str, Any]:
-    """Return the settings of all pods: the folders of this machine that they run from."""
+    """Return the pod settings of the executor: folders of this machine, mounted read-only."""
     volumes, mounts = host_python()
-    sources = {one["name"]: one["hostPath"]["path"] for one in volumes}
-    found = [
-        {"path": one["mountPath"], "host_path": sources[one["name"]], "read_only": True}
-        for one in mounts
+    sources = {volume["name"]: volume["hostPath"]["path"] for volume in volumes}
+    settings = [
+        {"path": mount["mountPath"], "host_path": sources[mount["name"]], "read_only": True}
+        for mount in mounts
     ]
-    return {"pull": "Never", "volumes": found}
+    return {"pull": "Never", "volumes": settings}
 
 
 def audited(log: Path) -> bool:
-    """Print what the audit log has of pods; return whether it has no violations."""
+    """Print the violations in the audit log; return whether it has none."""
     audit = Audit.read(log)
-    faults = audit.faults()
-    for fault in faults:
-        print(f"testbed: {fault}", file=sys.stderr)
-    found = f"{len(faults)} faults" if faults else "none doubled, made twice or left behind"
-    print(f"The API server's log has {len(audit.pods)} pods: {found}.")
-    return not faults
+    violations = audit.faults()
+    for violation in violations:
+        print(f"testbed: {violation}", file=sys.stderr)
+    result = f"{len(violations)} violations" if violations else "no duplicates, no orphans"
+    print(f"The API server's log has {len(audit.pods)} pods: {result}.")
+    return not violations
 
 
 def main() -> int:
@@ -64,9 +64,10 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    told = parser.parse_args()
-    out = told.out or Path(f"experiments/{told.name}-kubernetes")
-    paced = told.name == "testbed-paced"
+    options = parser.parse_args()
+    out = options.out or Path(f"experiments/{options.name}-kubernetes")
+    paced = options.name == "testbed-paced"
+    # All policies of the paced experiment run at the same time.
     capacity = nodes(len(POLICIES) if paced else 1)
     try:
         with (
@@ -80,14 +81,14 @@ def main() -> int:
             for policy in POLICIES if paced else ():
                 name = {"metadata": {"name": NAMESPACE + policy}}
                 bed.access.ask("POST", "/api/v1/namespaces", name)
-            words = [sys.executable, "-c", _RUN, "experiment", told.name, "--out", str(out)]
-            words += ["--seed", str(told.seed), *(["--quick"] if told.quick else [])]
-            words += ["--executor", "kubernetes", "--address", str(bed.kubeconfig)]
-            words += ["--listen", f"{bed.gateway}:0"]
-            for one in (f"image={BASE}", f"pod={template}", f"shared={shared}"):
-                words += ["--executor-set", one]
-            ended = subprocess.run(words, check=False).returncode
-            return max(ended, int(not audited(bed.audit)))
+            argv = [sys.executable, "-c", _RUN, "experiment", options.name, "--out", str(out)]
+            argv += ["--seed", str(options.seed), *(["--quick"] if options.quick else [])]
+            argv += ["--executor", "kubernetes", "--address", str(bed.kubeconfig)]
+            argv += ["--listen", f"{bed.gateway}:0"]
+            for setting in (f"image={BASE}", f"pod={template}", f"shared={shared}"):
+                argv += ["--executor-set", setting]
+            status = subprocess.run(argv, check=False).returncode
+            return max(status, int(not audited(bed.audit)))
     except TestbedError as error:
         print(f"testbed: {error}", file=sys.stderr)
         return 2

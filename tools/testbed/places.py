@@ -1,4 +1,4 @@
-"""Locations of the testbed's programs, and the reasons why it can't run."""
+"""Locations of the testbed's programs, and checks whether it can run."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ class TestbedError(RuntimeError):
 def cache() -> Path:
     """Return the folder of the built programs, which may not exist.
 
-    ``SHADOWPRICE_TESTBED`` names it; by default it is ``shadowprice/testbed/VERSION`` below the
-    user's
+    ``SHADOWPRICE_TESTBED`` names it; by default it is ``shadowprice/testbed/VERSION`` in the user's
     cache directory.
     """
     own = os.environ.get("SHADOWPRICE_TESTBED")
@@ -72,10 +71,10 @@ def digest(path: Path) -> str:
 def manifest() -> dict[str, Any]:
     """Return the manifest of the build; empty if there is none."""
     try:
-        found = json.loads((cache() / MANIFEST).read_text(encoding="utf-8"))
+        content = json.loads((cache() / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def program(name: str) -> str:
@@ -84,29 +83,31 @@ def program(name: str) -> str:
     Raises
     ------
     TestbedError
-        If it is not there.
+        If it is missing.
     """
     if name in BUILT + OWN:
         path = cache() / name
         if not os.access(path, os.X_OK):
             raise TestbedError(f"{path}: {name} is not built; run make testbed")
         return str(path)
-    found = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin:" + os.environ.get("PATH", ""))
-    if found is None:
+    # The system's programs first, whatever comes first in PATH.
+    search_path = "/usr/sbin:/usr/bin:/sbin:/bin:" + os.environ.get("PATH", "")
+    installed = shutil.which(name, path=search_path)
+    if installed is None:
         raise TestbedError(f"{name} is not installed; install Debian's package {INSTALLED[name]}")
-    return found
+    return installed
 
 
 def missing(*, nodes: bool = True) -> str:
     """Return why no testbed can run here, or an empty string.
 
-    With `nodes` that run pods it needs more than a control plane does.
+    ``nodes`` is whether it needs nodes that run pods, besides the control plane.
     """
     if not sys.platform.startswith("linux"):
         return "the testbed needs Linux"
     if not manifest():
         return f"no testbed is built at {cache()}; run make testbed (about ten minutes, once)"
-    wanted = [
+    needed = [
         "kube-apiserver",
         "kube-controller-manager",
         "kube-scheduler",
@@ -117,12 +118,13 @@ def missing(*, nodes: bool = True) -> str:
     ]
     if nodes:
         if os.geteuid() != 0:
-            return "nodes of the testbed run containers, which only root may do here"
-        wanted += ["kubelet", "pause", "containerd", "ctr", "runc", "busybox", "ip"]
+            return "nodes of the testbed run containers, which needs root"
+        needed += ["kubelet", "pause", "containerd", "ctr", "runc", "busybox", "ip"]
         if not (PLUGINS / "bridge").exists():
-            return f"no {PLUGINS}/bridge: Debian's package containernetworking-plugins has it"
+            package = "containernetworking-plugins"
+            return f"{PLUGINS}/bridge is missing; install Debian's package {package}"
     try:
-        for name in wanted:
+        for name in needed:
             program(name)
     except TestbedError as error:
         return str(error)

@@ -18,7 +18,7 @@ from tools.testbed.access import (
 from tools.testbed.process import Component, Ports
 
 SERVICES = "10.96.0.0/24"
-"""Addresses of services if there is no pod network; no route leads there."""
+"""Network of services if there is no pod network; no route leads to these addresses."""
 
 NODE_GRACE = 8.0
 """Seconds without a heartbeat after which a node is not ready."""
@@ -29,9 +29,9 @@ _CONTROLLERS = (
     "-persistentvolume-binder", "-persistentvolume-expander", "-pv-protection",
     "-pvc-protection", "-root-ca-cert-publisher", "-route", "-service", "-statefulset", "-ttl",
 )  # fmt: skip
-"""Disables controllers that no test needs: each costs requests and time."""
+"""All controllers, except those that no test needs: each costs requests and time."""
 
-# Responses are logged for pods and our own resources, only metadata for everything else.
+# Responses are logged for pods and for Shadowprice's resources, otherwise only metadata.
 _POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -68,7 +68,7 @@ class ControlPlane:
     services : str
         Network of services.
     inside : str
-        Its first address, at which pods reach the API server.
+        The first address of that network, at which pods reach the API server.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class ControlPlane:
         self.url = f"https://127.0.0.1:{port}"
         names = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
         certificates(folder, names, ("127.0.0.1", inside))
-        # All controllers share one user: their separate permissions are not tested here.
+        # All controllers share one user, because tests don't depend on their permissions.
         masters = ("system:masters",)
-        usual = {ADMIN: masters, CONTROLLER: masters, SCHEDULER: ()}
-        self.access = Access(folder, self.url, {**usual, **users})
+        own_users = {ADMIN: masters, CONTROLLER: masters, SCHEDULER: ()}
+        self.access = Access(folder, self.url, {**own_users, **users})
         (folder / "audit-policy.json").write_text(json.dumps(_POLICY))
         self.components = {
             "etcd": self._make_etcd(peer),
@@ -101,37 +101,38 @@ class ControlPlane:
         }
 
     def _make_etcd(self, peer: int) -> Component:
-        own, other = f"http://127.0.0.1:{self._etcd}", f"http://127.0.0.1:{peer}"
+        client_url, peer_url = f"http://127.0.0.1:{self._etcd}", f"http://127.0.0.1:{peer}"
         words = [
             "--data-dir", str(self.folder / "etcd"), "--logger", "zap", "--log-level", "error",
-            "--listen-client-urls", own, "--advertise-client-urls", own,
-            "--listen-peer-urls", other, "--initial-advertise-peer-urls", other,
-            "--initial-cluster", f"default={other}",
+            "--listen-client-urls", client_url, "--advertise-client-urls", client_url,
+            "--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url,
+            "--initial-cluster", f"default={peer_url}",
         ]  # fmt: skip
         return Component("etcd", words, self.folder, self._etcd_ready)
 
     def _etcd_ready(self) -> bool:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(f"http://127.0.0.1:{self._etcd}/health", timeout=5) as answer:
-                return bool(json.load(answer).get("health") == "true")
+            with opener.open(f"http://127.0.0.1:{self._etcd}/health", timeout=5) as response:
+                return bool(json.load(response).get("health") == "true")
         except (OSError, ValueError):
             return False
 
     def compact(self) -> None:
-        """Compact etcd to the newest revision: older watches expire with 410."""
+        """Compact etcd to the newest revision, so that watches from older revisions get 410."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-        def ask(path: str, body: object) -> dict[str, object]:
+        def post(path: str, body: object) -> dict[str, object]:
             request = urllib.request.Request(
                 f"http://127.0.0.1:{self._etcd}/v3/kv/{path}", json.dumps(body).encode()
             )
-            with opener.open(request, timeout=30) as answer:
-                return dict(json.load(answer))
+            with opener.open(request, timeout=30) as response:
+                return dict(json.load(response))
 
-        header = ask("range", {"key": "AA=="})["header"]
+        # Any read returns the newest revision; the key is a zero byte in base64.
+        header = post("range", {"key": "AA=="})["header"]
         assert isinstance(header, dict)
-        ask("compaction", {"revision": header["revision"], "physical": True})
+        post("compaction", {"revision": header["revision"], "physical": True})
 
     def _make_apiserver(self, services: str, more: Sequence[str]) -> Component:
         folder = self.folder
@@ -193,7 +194,7 @@ class ControlPlane:
         return Component("kube-controller-manager", words, self.folder, self._manager_ready)
 
     def _manager_ready(self) -> bool:
-        # The controllers are ready once the account that every pod needs exists.
+        # A controller creates the service account that every pod needs.
         try:
             account = self.access.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default")
         except (ApiError, OSError):

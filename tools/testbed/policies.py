@@ -1,10 +1,10 @@
-"""Enforcement of network policies: a CNI plugin, called after the one that creates the network.
+"""Enforcement of network policies: a CNI plugin, called after the plugin that creates the network.
 
-Rules in a pod's own network accept or reject its packets, from before its first process on. They
-follow the policies of its namespace for its labels at that moment; later changes apply to later
-pods. Peers that are selected by labels of pods or namespaces aren't supported: a policy with any
-lets no pod start, so that it isn't enforced wrongly. The plugin runs for every pod, so this file
-needs only the standard library.
+iptables rules in a pod's network namespace accept or reject its packets before its first process
+starts. They implement the policies of the pod's namespace at that moment; changes only apply to
+later pods. Peers selected by labels of pods or namespaces aren't supported. A pod that is selected
+by a policy with such a peer fails to start, because the policy can't be enforced. The plugin runs
+for every pod, so this file only needs the standard library.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     wanted = (selector.get("matchLabels") or {}).items()
     if any(labels.get(key) != value for key, value in wanted):
         return False
-    for one in selector.get("matchExpressions") or ():
-        key, values = one["key"], one.get("values") or ()
+    for expression in selector.get("matchExpressions") or ():
+        key, values = expression["key"], expression.get("values") or ()
         holds = {
             "In": labels.get(key) in values,
             "NotIn": labels.get(key) not in values,
             "Exists": key in labels,
             "DoesNotExist": key not in labels,
         }
-        if not holds[one["operator"]]:
+        if not holds[expression["operator"]]:
             return False
     return True
 
@@ -67,8 +67,9 @@ def rules_of(
     UnknownPolicyError
         If a policy that selects the pod uses a feature that is not enforced here.
     """
-    chosen = [one["spec"] for one in policies if selects(one["spec"]["podSelector"], labels)]
-    found: list[list[str]] = []
+    specs = [policy["spec"] for policy in policies]
+    chosen = [spec for spec in specs if selects(spec["podSelector"], labels)]
+    commands: list[list[str]] = []
     for kind, field, chain, interface, peers, address in (
         ("Ingress", "ingress", "INPUT", "-i", "from", "-s"),
         ("Egress", "egress", "OUTPUT", "-o", "to", "-d"),
@@ -76,46 +77,47 @@ def rules_of(
         own = [spec for spec in chosen if kind in _kinds(spec)]
         if not own:
             continue
-        found.append(["-A", chain, interface, "lo", "-j", "ACCEPT"])
+        commands.append(["-A", chain, interface, "lo", "-j", "ACCEPT"])
         for rule in (rule for spec in own for rule in spec.get(field) or ()):
             for words in _ports(rule.get("ports"), ports or {}):
-                found += [
+                commands += [
                     ["-A", chain, *more, *words, "-j", "ACCEPT"]
                     for more in _peers(rule.get(peers), address)
                 ]
-        # Policies are about connections. On a busy machine the kernel may not assign a packet to
-        # its accepted connection, and a rejection would break that.
-        found.append(["-A", chain, "-m", "conntrack", "--ctstate", "NEW", *REFUSED])
-    return found
+        # Only packets that open a connection are rejected. On a busy machine, the kernel may fail
+        # to assign a packet to its accepted connection, which a rejection would end.
+        commands.append(["-A", chain, "-m", "conntrack", "--ctstate", "NEW", *REFUSED])
+    return commands
 
 
 def _kinds(spec: Mapping[str, Any]) -> Sequence[str]:
-    told: Sequence[str] = spec.get("policyTypes") or ()
-    return told or ["Ingress", *(["Egress"] if spec.get("egress") else [])]
+    """Return the policy's types; without any, Kubernetes derives them from its rules."""
+    stated: Sequence[str] = spec.get("policyTypes") or ()
+    return stated or ["Ingress", *(["Egress"] if spec.get("egress") else [])]
 
 
 def _ports(ports: Sequence[Mapping[str, Any]] | None, named: Mapping[str, int]) -> Iterator[Any]:
     if not ports:
         yield []
-    for one in ports or ():
-        words = ["-p", str(one.get("protocol", "TCP")).lower()]
-        port = one.get("port")
+    for entry in ports or ():
+        words = ["-p", str(entry.get("protocol", "TCP")).lower()]
+        port = entry.get("port")
         if isinstance(port, str):
             if port not in named:
                 continue  # no container of this pod has a port of this name
             port = named[port]
         if port is not None:
-            words += ["--dport", f"{port}:{one['endPort']}" if "endPort" in one else str(port)]
+            words += ["--dport", f"{port}:{entry['endPort']}" if "endPort" in entry else str(port)]
         yield words
 
 
 def _peers(peers: Sequence[Mapping[str, Any]] | None, address: str) -> Iterator[list[str]]:
     if not peers:
         yield []
-    for one in peers or ():
-        block = one.get("ipBlock")
+    for peer in peers or ():
+        block = peer.get("ipBlock")
         if block is None or block.get("except"):
-            raise UnknownPolicyError(f"unsupported peer {one}; use ipBlock")
+            raise UnknownPolicyError(f"unsupported peer {peer}; use ipBlock")
         yield [address, block["cidr"]]
 
 
@@ -124,30 +126,31 @@ def _peers(peers: Sequence[Mapping[str, Any]] | None, address: str) -> Iterator[
 
 def main() -> int:
     """Run as a CNI plugin: configuration on standard input, the pod in the environment."""
-    asked = os.environ.get("CNI_COMMAND", "")
-    told = json.load(sys.stdin)
-    if asked == "VERSION":
+    command = os.environ.get("CNI_COMMAND", "")
+    config = json.load(sys.stdin)
+    if command == "VERSION":
         print(json.dumps({"cniVersion": "0.4.0", "supportedVersions": ["0.3.1", "0.4.0"]}))
-    elif asked == "ADD":
+    elif command == "ADD":
         try:
-            enforce(Path(told["kubectl"]), Path(told["kubeconfig"]))
+            enforce(Path(config["kubectl"]), Path(config["kubeconfig"]))
         except Exception as error:
-            said = {"cniVersion": "0.4.0", "code": 100, "msg": f"{type(error).__name__}: {error}"}
-            print(json.dumps(said))
+            message = f"{type(error).__name__}: {error}"
+            print(json.dumps({"cniVersion": "0.4.0", "code": 100, "msg": message}))
             return 1
-        print(json.dumps(told["prevResult"]))
-    return 0
+        print(json.dumps(config["prevResult"]))
+    return 0  # for DEL and CHECK, because the rules end with the pod's network
 
 
 def enforce(kubectl: Path, kubeconfig: Path) -> None:
-    """Get the pod and the policies of its namespace, and install the rules in its network."""
-    named = dict(one.split("=", 1) for one in os.environ["CNI_ARGS"].split(";") if "=" in one)
-    space = named["K8S_POD_NAMESPACE"]
-    ask = [str(kubectl), "--kubeconfig", str(kubeconfig), "-n", space, "get", "-o", "json"]
-    policies = json.loads(_said([*ask, "networkpolicies"]))["items"]
+    """Read the pod and the policies of its namespace, and install the rules in its network."""
+    pairs = [pair for pair in os.environ["CNI_ARGS"].split(";") if "=" in pair]
+    arguments = dict(pair.split("=", 1) for pair in pairs)
+    namespace = arguments["K8S_POD_NAMESPACE"]
+    get = [str(kubectl), "--kubeconfig", str(kubeconfig), "-n", namespace, "get", "-o", "json"]
+    policies = json.loads(_output([*get, "networkpolicies"]))["items"]
     if not policies:
         return
-    pod = json.loads(_said([*ask, "pod", named["K8S_POD_NAME"]]))
+    pod = json.loads(_output([*get, "pod", arguments["K8S_POD_NAME"]]))
     ports = {
         port["name"]: int(port["containerPort"])
         for container in pod["spec"]["containers"]
@@ -156,14 +159,14 @@ def enforce(kubectl: Path, kubeconfig: Path) -> None:
     }
     inside = ["nsenter", f"--net={os.environ['CNI_NETNS']}", "iptables", "-w"]
     for words in rules_of(policies, pod["metadata"].get("labels") or {}, ports):
-        _said([*inside, *words])
+        _output([*inside, *words])
 
 
-def _said(words: Sequence[str]) -> str:
-    found = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    if found.returncode:
-        raise OSError(f"{words[0]}: {found.stderr.strip()}")
-    return found.stdout
+def _output(argv: Sequence[str]) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        raise OSError(f"{argv[0]}: {done.stderr.strip()}")
+    return done.stdout
 
 
 if __name__ == "__main__":

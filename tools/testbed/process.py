@@ -16,18 +16,18 @@ from pathlib import Path
 from tools.testbed.places import TestbedError, program
 
 PATIENCE = 120.0
-"""Longest start of a program on a busy machine, in seconds."""
+"""Maximum seconds for the start of a program on a busy machine."""
 
 _STARTING = ThreadPoolExecutor(1, "testbed")
-"""Starts all programs: the kernel kills a program when the thread that started it ends."""
+"""Thread that starts all programs: with ``--pdeathsig``, a program ends with its starting thread.
+"""
 
 
 class Ports:
     """Loopback ports, reserved against other testbeds.
 
-    They are below those that the kernel assigns to connections. A socket that is bound to the same
-    port
-    of another loopback address reserves each; other testbeds try that address as well.
+    The ports are below those that the kernel assigns to connections. To reserve a port, a socket is
+    bound to the same port of another loopback address; other testbeds try that address, too.
     """
 
     RESERVED_AT = "127.77.0.1"
@@ -41,7 +41,7 @@ class Ports:
         Raises
         ------
         TestbedError
-            If there is none.
+            If no port is free.
         """
         for _ in range(1000):
             port = random.randrange(20000, 32000)
@@ -68,22 +68,22 @@ class Ports:
 class Component:
     """One program of a testbed.
 
-    It ends with the process that started it, in any case.
+    The program ends with the process that started it, even if that process is killed.
 
     Parameters
     ----------
     name : str
         Name of the program for `places.program`.
     words : sequence of str
-        Its arguments.
+        Arguments of the program.
     folder : Path
         Folder of its log, ``NAME.log``; every start appends to it.
     ready : callable
-        Whether it is ready.
+        Returns whether the program is ready.
     env : mapping of str to str
         Additional environment variables.
     before : sequence of str
-        Command that runs it, if any.
+        Command, if any, that runs the program as its arguments.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Component:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                cwd=self.log.parent,  # identifies kubelets for `logs`
+                cwd=self.log.parent,  # `logs` depends on it
                 env={"PATH": path, "HOME": str(self.log.parent), **self._env},
                 start_new_session=True,
             ).result()
@@ -140,28 +140,29 @@ class Component:
         TestbedError
             If it ended, or is not ready in time; with the last lines of its log.
         """
-        until = time.monotonic() + patience
+        deadline = time.monotonic() + patience
         while not self._ready():
             if not self.running:
                 raise TestbedError(f"{self.name} ended: {self.tail()}")
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise TestbedError(f"{self.name} is not ready after {patience:g} s: {self.tail()}")
             time.sleep(0.05)
 
     def tail(self, lines: int = 8) -> str:
-        """Return the end of the log, or the crash."""
+        """Return the end of the log, or the beginning of the last crash in it."""
         try:
             text = self.log.read_text(errors="replace")
         except OSError:
             return "it has no log"
-        read = text.splitlines()
+        log_lines = text.splitlines()
+        # Go's panics, and fatal messages of klog, which begin with F and the month.
         crashes = [
-            place
-            for place, line in enumerate(read)
+            index
+            for index, line in enumerate(log_lines)
             if line.startswith(("panic: ", "fatal error: ", "F1", "F0"))
         ]
         start = max(0, crashes[-1] - 2) if crashes else -lines
-        return "\n".join(read[start:][: 3 * lines])
+        return "\n".join(log_lines[start:][: 3 * lines])
 
     def signal(self, number: int) -> None:
         """Send a signal, unless the program has ended."""
@@ -175,12 +176,12 @@ class Component:
             try:
                 self._process.wait(PATIENCE)
             except subprocess.TimeoutExpired as error:
-                told = f"{self.name} is not gone {PATIENCE:g} s after it was killed"
-                raise TestbedError(told) from error
+                message = f"{self.name} still runs {PATIENCE:g} s after SIGKILL"
+                raise TestbedError(message) from error
 
     def stop(self) -> None:
         """Send SIGTERM, and SIGKILL after ten seconds."""
-        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)  # a suspended program would not end
         self.signal(signal.SIGTERM)
         if self._process is not None:
             try:
@@ -195,7 +196,7 @@ def run(name: str, *words: str, given: str | None = None, timeout: float = PATIE
     Raises
     ------
     TestbedError
-        If it fails; with what it said.
+        If it fails; with its output.
     """
     done = subprocess.run(
         [program(name), *words],
@@ -208,8 +209,8 @@ def run(name: str, *words: str, given: str | None = None, timeout: float = PATIE
         env={**os.environ, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
     )
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()
-        raise TestbedError(f"{name} {' '.join(words)}: exit {done.returncode}: {said}")
+        output = (done.stderr or done.stdout).strip()
+        raise TestbedError(f"{name} {' '.join(words)}: exit {done.returncode}: {output}")
     return done.stdout
 
 
@@ -221,10 +222,10 @@ def eventually(
     Raises
     ------
     TestbedError
-        If it does not in time.
+        If it doesn't hold in time; with ``what`` was expected.
     """
-    until = time.monotonic() + patience
+    deadline = time.monotonic() + patience
     while not condition():
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise TestbedError(f"timed out after {patience:g} s: {what}")
         time.sleep(pause)

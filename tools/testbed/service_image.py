@@ -1,8 +1,8 @@
-"""The service's own image, built from its recipe: ``make test SUITE=image``.
+"""Builds the service's image from its Containerfile: ``make test SUITE=image``.
 
-`buildah` runs every step of ``deploy/container/Containerfile`` without a registry: the base is
-Debian's own Python in a small root made by `mmdebstrap`, and the packages are wheels that this
-machine's pip fetched. So nothing is fetched from within. The image is kept until one of its files
+`buildah` runs every step of ``deploy/container/Containerfile`` without a registry. The base image
+is a small root of Debian with its Python, made by `mmdebstrap`. The packages are wheels that this
+machine's pip downloaded, so the steps need no network. The image is reused until one of its files
 changes.
 """
 
@@ -32,14 +32,14 @@ _BASE = "localhost/python:base"
 
 
 def archive() -> Path:
-    """Return the path of the image of the present files, whether it exists or not."""
-    known = hashlib.sha256("\n".join((NAME, *INCLUDED)).encode())
+    """Return the path of the image for the current files; it may not exist yet."""
+    key = hashlib.sha256("\n".join((NAME, *INCLUDED)).encode())
     files = [RECIPE, *(ROOT / name for name in _COPIED)]
-    files += sorted(one for one in (ROOT / "src").rglob("*") if one.is_file())
+    files += sorted(path for path in (ROOT / "src").rglob("*") if path.is_file())
     for file in files:
         if "__pycache__" not in file.parts:
-            known.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
-    return cache() / f"service-{known.hexdigest()[:16]}.tar"
+            key.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+    return cache() / f"service-{key.hexdigest()[:16]}.tar"
 
 
 def _call(*words: str) -> str:
@@ -58,7 +58,7 @@ def _call(*words: str) -> str:
 
 
 class _Store:
-    """Images of `buildah` in a folder of their own, apart from the machine's images."""
+    """Calls `buildah` with images in a separate folder, not among the machine's images."""
 
     def __init__(self, folder: Path) -> None:
         self._words = ["buildah", "--storage-driver", "vfs"]
@@ -89,43 +89,41 @@ def build() -> Path:
     Raises
     ------
     TestbedError
-        If it cannot be built here.
+        If it can't be built here.
     """
-    wanted = archive()
-    if wanted.is_file():
-        say(f"the image is built: {wanted}")
-        return wanted
+    image = archive()
+    if image.is_file():
+        say(f"the image is built: {image}")
+        return image
     check()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="image-", dir=cache()) as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="image-", dir=cache()) as temporary:
+        folder = Path(temporary)
         install(cache() / "image.log", PACKAGES)
         root, wheels = cache() / "base.tar", folder / "wheels"
         if not root.is_file():
-            say(f"making a root of Debian's {SUITE} with its Python")
-            part = folder / root.name
+            say(f"creating a root of Debian {SUITE} with its Python")
+            new_root = folder / root.name
             included = f"--include={','.join(INCLUDED)}"
-            _call("mmdebstrap", "--quiet", "--variant=minbase", included, SUITE, str(part))
-            part.rename(root)
-        say("fetching packages")
-        asked = [f"{ROOT}[service,kubernetes]", "hatchling>=1.27"]
+            _call("mmdebstrap", "--quiet", "--variant=minbase", included, SUITE, str(new_root))
+            new_root.rename(root)
+        say("downloading packages")
+        requirements = [f"{ROOT}[service,kubernetes]", "hatchling>=1.27"]
         constraint = str(ROOT / "constraints.txt")
         pip = [sys.executable, "-m", "pip", "wheel", "--constraint", constraint]
-        _call(*pip, "--wheel-dir", str(wheels), *asked)
+        _call(*pip, "--wheel-dir", str(wheels), *requirements)
         config = folder / "pip.conf"
         config.write_text("[global]\nno-index = true\nfind-links = /wheels\n", encoding="utf-8")
         store = _Store(folder)
         store.base(root)
-        say(
-            f"building by {RECIPE.relative_to(ROOT)}; its kernels are compiled, which takes minutes"
-        )
-        part = folder / wanted.name
-        store.build([(wheels, "/wheels"), (config, "/etc/pip.conf")], part)
+        say(f"building {RECIPE.relative_to(ROOT)}; compiling the kernels takes minutes")
+        new_image = folder / image.name
+        store.build([(wheels, "/wheels"), (config, "/etc/pip.conf")], new_image)
         for old in cache().glob("service-*.tar"):
             old.unlink()
-        shutil.move(part, wanted)
-    say(f"built in {time.monotonic() - began:.0f} s, {wanted.stat().st_size >> 20} MB: {wanted}")
-    return wanted
+        shutil.move(new_image, image)
+    say(f"built in {time.monotonic() - began:.0f} s, {image.stat().st_size >> 20} MiB: {image}")
+    return image
 
 
 if __name__ == "__main__":

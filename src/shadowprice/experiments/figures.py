@@ -1,4 +1,4 @@
-"""What figures share: style, parts of panels, and the policies that are compared."""
+"""Shared parts of figures: style, parts of panels, and the compared policies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STYLE: Final[dict[Any, Any]] = {
 
 
 def policy_colours(policies: Sequence[str]) -> list[str]:
-    """Return the colours of policies, by the part of a name before a comma."""
+    """Return the colour of each policy; variants such as ``oasis, prices given`` share one."""
     return [POLICY_COLOURS.get(name.partition(",")[0], PALETTE[1]) for name in policies]
 
 
@@ -72,10 +72,10 @@ def draw_curves(
     scale: float = 1.0,
     **style: Any,
 ) -> None:
-    """Draw a curve for each value of a column, in the order in which the table has them.
+    """Draw a curve of ``y`` over ``x`` for each value of the column ``by``, in table order.
 
-    ``colours`` are by this order, or by value. ``text`` formats a value as label. Values of ``y``
-    are multiplied by ``scale``.
+    ``colours`` are in this order, or by value. ``text`` formats a value as label; ``_`` hides it
+    from the legend. Values of ``y`` are multiplied by ``scale``.
     """
     for index, ((value,), rows) in enumerate(table.group_by(by, maintain_order=True)):
         colour = colours[value if isinstance(colours, Mapping) else index % len(colours)]
@@ -87,7 +87,7 @@ def draw_curves(
 def draw_band(
     panel: Any, table: pl.DataFrame, x: str, band: Mapping[str, pl.Expr], **style: Any
 ) -> None:
-    """Draw ``mean`` over x, and the band from ``low`` to ``high``; each is an aggregation."""
+    """Draw the ``mean`` of the rows of each x, and the band from ``low`` to ``high``."""
     rows = table.group_by(x).agg(**band).sort(x)
     panel.plot(rows[x], rows["mean"], **style)
     panel.fill_between(rows[x], rows["low"], rows["high"], color=style["color"], alpha=0.12, lw=0)
@@ -96,7 +96,7 @@ def draw_band(
 def draw_predicted_and_real(
     panel: Any, summary: pl.DataFrame, *, labelled: bool = True, **texts: str
 ) -> None:
-    """Draw utility by policy as two bars: predicted (pale) and real."""
+    """Draw two bars per policy: predicted (pale) and real utility."""
     policies = summary["policy"].to_list()
     positions, colours = np.arange(len(policies)), policy_colours(policies)
     panel.bar(positions - 0.2, summary["predicted_utility"], 0.38, color=colours, alpha=0.35)
@@ -140,7 +140,7 @@ def draw_box(
 
 
 def set_ticks(axis: Any, *ticks: float) -> None:
-    """Set the ticks of an axis, written as plain numbers, without smaller ones."""
+    """Set the ticks of an axis as plain numbers, without minor ticks."""
     axis.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
 
@@ -182,12 +182,12 @@ class PolicyVariant:
 
     @property
     def fill(self) -> str:
-        """Fill colour of bars and boxes: paler for variants."""
+        """Fill colour of bars and boxes: the policy's, half transparent, or white for ``--``."""
         return {"-": self.colour, "-.": f"{self.colour}70"}.get(self.line, "white")
 
     @property
     def tick(self) -> str:
-        """Name below bars and boxes, in two lines."""
+        """Name below bars and boxes: policy, and the first longer word of the variant."""
         name, _, rest = self.label.partition(" (")
         words = rest.strip(")").split()
         return "\n".join([name, *(word for word in words if len(word) > 2)][:2])

@@ -81,8 +81,8 @@ class ExperimentSettings:
     ) -> list[Any]:
         """Return the results of one run per case, in the order of the cases.
 
-        ``work`` is a module's function, because it may run in another process. ``cases`` has its
-        arguments, which have to be picklable. ``label`` takes the same arguments.
+        ``work`` is a module's function, because it may run in another process. Each case is the
+        tuple of its arguments, which have to be picklable. ``label`` formats them for progress.
         """
         arguments = list(cases)
         results: dict[int, Any] = {}
@@ -108,8 +108,8 @@ class ExperimentSettings:
         """Return the rows of one run per case, in the order of the cases.
 
         ``work`` takes a case's arguments and the ``common`` ones by name, and returns one row or
-        several. A row has the case's arguments that are plain values, then those of ``work``.
-        ``dtypes`` are those of columns that may have no value.
+        several. The table has a column for each of the case's arguments that is a plain value, then
+        the columns of ``work``. ``dtypes`` are the types of columns that may have only null values.
         """
         arguments = [{**case, **common} for case in cases]
         results = self.each(
@@ -178,19 +178,21 @@ def run_experiment(
     ``out`` is the directory for ``<table>.csv``, ``<name>.png`` and ``manifest.json``; an earlier
     result of an experiment there is replaced. Finished runs are stored beside ``out`` until all are
     done, so that an interrupted experiment resumes. ``keep`` leaves them there; see
-    `remove_cached_runs`. Raises `MissingExtraError` if matplotlib is missing; raised before
-    anything is measured.
+    `remove_cached_runs`. Raises `MissingExtraError`, before measuring, if matplotlib is missing.
     """
     check_drawing()
     # Experiments with real jobs run one by one, on the executor of their jobs.
     spread = SequentialBackend() if experiment.executors else settings.spread
     with AtomicDirectory(out, is_experiment) as pending:
         began, worked = time.perf_counter(), time.process_time()
-        kept = CachingBackend(spread, cache_dir(out))
-        tables = experiment.measure(replace(settings, spread=kept))
+        caching = CachingBackend(spread, cache_dir(out))
+        tables = experiment.measure(replace(settings, spread=caching))
         _write(experiment, settings, tables, time.perf_counter() - began, pending.path)
-        here = settings.times.runs[kept.found :] if isinstance(spread, SequentialBackend) else []
-        settings.times.rest = max(0.0, time.process_time() - worked - sum(here))
+        # Runs in this process don't count as rest; those from the cache took no time now.
+        own = (
+            settings.times.runs[caching.skipped :] if isinstance(spread, SequentialBackend) else []
+        )
+        settings.times.rest = max(0.0, time.process_time() - worked - sum(own))
         pending.commit()
     if not keep:
         remove_cached_runs(out)

@@ -39,15 +39,15 @@ from shadowprice.simulator.source import ScenarioSource
 
 CLOSED_STATES: Final = frozenset({"finished", "refused", "failed", "cancelled"})
 CHANGE_METRICS: Final = ("change_checkpoint", "change_start", "change_first_step")
+"""Metrics that a job reports of a change of its placement; their sum is its duration."""
 DOWNTIME_METRIC: Final = "change_away"
-"""Metrics of a change's duration. The time away counts only if the job moved without a pause."""
+"""Time between checkpoint and start. It only counts for a move, not for a scheduled pause."""
 _RUN: Final = "from shadowprice.cli.main import run; run()"
-_SUBMITTING: Final = 2.0
-"""Seconds that the submission of jobs with the same submission time may take."""
+_SUBMISSION_SECONDS: Final = 2.0  # time to submit the jobs with one submission time
 _PAGE_ENTRIES: Final = 1_000  # maximum number of entries of a page
 _STOP_TIMEOUT_SECONDS: Final = 60.0
 _CANCELLATION_TIMEOUT_SECONDS: Final = 240.0
-"""Includes the end of a start that was on its way, such as pods that have no image yet."""
+"""Includes the end of a pending start, such as of pods that wait for their image."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class LiveJobResult:
     began: float | None = None
     """Beginning of the first generation's slot, in the same seconds; None if it never ran."""
     workers: int = 0  # number of workers of the first generation
-    base: int = 0  # slot from which submission times count, if they count from a slot
+    base: int = 0  # slot from which slots count in results; 0 is the service's first slot
     changes: Sequence[float] = ()  # seconds of each change of its placement that it measured
     restart: float | None = None
     """Restart cost that the service has learnt, in seconds; None if it is still the stated one."""
@@ -86,7 +86,11 @@ class LiveJobResult:
         return "; ".join(f"{cause['cause']} {cause['seconds']:.1f} s" for cause in causes)
 
     def start(self, speeds: Mapping[int, float]) -> float | None:
-        """Return the seconds of the job's first start at some speeds; None without progress."""
+        """Return the seconds of the job's first start; None without progress.
+
+        They are the time to the first report of progress, less the time that the reported
+        mini-batches take. ``speeds`` are mini-batches per second by number of workers.
+        """
         if self.began is None:
             return None
         for moment, done in self.curve:
@@ -201,8 +205,9 @@ def _cancel_all(api: _Api) -> None:
     for name in waiting:
         api.request("DELETE", f"/v1/jobs/{name}")
     deadline = time.monotonic() + _CANCELLATION_TIMEOUT_SECONDS
+    # A service that stops earlier ends no jobs, and leaves their pods behind.
     while waiting:
-        time.sleep(1.0)  # a stopped service ends no jobs, and leaves their pods behind
+        time.sleep(1.0)
         waiting = [name for name in waiting if _has_open_generation(api, name)]
         if waiting and time.monotonic() > deadline:
             print(f"cancelled jobs still run: {', '.join(waiting)}", file=sys.stderr)
@@ -210,7 +215,7 @@ def _cancel_all(api: _Api) -> None:
 
 
 def _has_open_generation(api: _Api, name: str) -> bool:
-    # Also one that was ordered and hasn't started: some of its processes may exist.
+    # A generation without a start time counts too, because some of its processes may exist.
     generations = api.request("GET", f"/v1/jobs/{name}/generations")["generations"]
     return any(generation["ended"] is None for generation in generations)
 
@@ -219,7 +224,7 @@ def _first_generation(api: _Api, job: str) -> dict[str, Any] | None:
     """Return the first generation of a job, None if there is none."""
     newest = api.request("GET", f"{job}/generations?limit={_PAGE_ENTRIES}")["generations"]
     if len(newest) == _PAGE_ENTRIES:
-        raise ShadowpriceError(f"{job} has too many generations to list the first one")
+        raise ShadowpriceError(f"{job} has {_PAGE_ENTRIES} or more generations in its list")
     first: dict[str, Any] | None = newest[-1] if newest else None
     return first
 
@@ -237,10 +242,10 @@ def run_live(
     """Run jobs for real under a policy, and return their results by name.
 
     ``folder`` is an empty directory for the service, and ``cluster`` the record of a cluster file.
-    Each job has a submission time in seconds, ascending, and the record of a job file. Jobs that
-    aren't over after ``limit`` seconds are cancelled. With ``ahead``, times count from the
-    beginning of a slot, and jobs are submitted that many seconds earlier. Without it, times count
-    from the service's start.
+    Each job has a submission time in seconds, ascending, and a record as in a job file. Jobs that
+    are open after ``limit`` seconds are cancelled. With ``ahead``, times count from the beginning
+    of a slot, and jobs are submitted ``ahead`` seconds earlier. Without it, times count from the
+    service's start.
     """
     slot = float(str(cluster["slot"]).removesuffix("s"))
     with _service(folder, cluster, choice, target) as api:
@@ -248,7 +253,7 @@ def run_live(
         began = time.time()
         if ahead is not None:
             # The first slot that leaves enough time to submit before it.
-            began = origin + slot * math.ceil((began + ahead + _SUBMITTING - origin) / slot)
+            began = origin + slot * math.ceil((began + ahead + _SUBMISSION_SECONDS - origin) / slot)
         waiting = [(began + after - (ahead or 0.0), job) for after, job in jobs]
         while waiting or time.time() - began < limit:
             while waiting and waiting[0][0] <= time.time():
@@ -296,7 +301,7 @@ def run_live_in_temp_dir(
 ) -> dict[str, LiveJobResult]:
     """Run jobs for real in a temporary service, and return their results by name.
 
-    The arguments are as in `run_live`. Jobs run under unique names if the executor remembers names.
+    The arguments are as in `run_live`. Jobs have unique names if the executor remembers names.
     """
     suffix = target.name_suffix()
     renamed = [(after, {**job, "name": f"{job['name']}{suffix}"}) for after, job in jobs]
@@ -308,7 +313,7 @@ def run_live_in_temp_dir(
 def _changes(
     points: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]
 ) -> list[float]:
-    """Return the seconds of every change that a job measured, counted as in the service."""
+    """Return the seconds of each change that a job reported, counted as in the service."""
     moved = {event["data"]["generation"] for event in events if event["kind"] == "resized"}
     seconds: dict[int, float] = {}
     for point in points:
@@ -338,7 +343,7 @@ def check_live_jobs(*, training: bool = False) -> None:
 
 
 def live_key(job: Mapping[str, Any], live_result: LiveJobResult) -> str:
-    """Return the key by which the service's policy knew a job: `fifo` draws worker counts by it."""
+    """Return a job's key in the service's policy; `fifo` draws worker counts by the key."""
     return qualified_name(job.get("tenant"), live_result.record["name"])
 
 
@@ -375,7 +380,7 @@ def simulate_submissions(
     until: int | None = None,
     observers: Sequence[Observer] = (),
 ) -> RunData:
-    """Simulate jobs by their submission times in seconds, answered at once as by a service.
+    """Simulate jobs by their submission times in seconds, each decided on when submitted.
 
     ``knows_jobs`` is whether the policy knows all jobs in advance, as simulations allow.
     """
@@ -431,9 +436,9 @@ def compare_job(
     speeds: Mapping[int, float],
     slots: int | None = None,
 ) -> dict[str, Any]:
-    """Return what really became of a job, beside what was predicted.
+    """Return a row with the real and the predicted result of a job.
 
-    Slots count from the result's base; only completions within ``slots`` count, if it isn't None.
+    Slots count from the base of ``result``. With ``slots``, later completions don't count.
     """
     record = result.record
     key = live_key(job, result)
@@ -469,9 +474,9 @@ def compare_runs(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return a row per policy and job, and the progress of each job by the end of each slot.
 
-    ``runs`` are by policy. ``seconds`` is the length of a slot. ``slots`` are those of a run that
-    count; None counts all until the last completion. ``more`` returns further columns of a job's
-    row.
+    ``runs`` are by policy. ``speeds`` returns a job's mini-batches per second by number of workers.
+    ``seconds`` is the length of a slot. ``slots`` is the number of slots that count; with None they
+    end with the last completion. ``more`` returns further columns of a job's row.
     """
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
@@ -489,7 +494,7 @@ def compare_runs(
                 policy, job, result, prediction, row["completion"], count, seconds
             )
         rows += of_policy
-    # A column without values has no type of its own.
+    # Polars can't infer the type of a column that only has null values.
     integers = dict.fromkeys(_COMPLETIONS, pl.Int64)
     table = pl.DataFrame(rows, schema_overrides=integers, infer_schema_length=None)
     return table.with_columns(pl.col(pl.Null).cast(pl.Float64)), pl.DataFrame(curves)
@@ -543,7 +548,7 @@ def progress_rows(
 
 
 def summarize_runs(jobs: pl.DataFrame, progress: pl.DataFrame, **more: pl.Expr) -> pl.DataFrame:
-    """Return a row per policy: utilities, errors of predictions, and ``more`` of its jobs.
+    """Return a row per policy: utilities, errors of predictions, and the ``more`` aggregations.
 
     ``slots_off`` and ``progress_off`` are the mean errors of predicted slots of completion, and of
     progress over jobs and slots.

@@ -1,4 +1,4 @@
-"""The live service under every policy, when jobs take longer or shorter than they state."""
+"""Runs the live service under every policy, with jobs that take longer or shorter than stated."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from shadowprice.results import significance
 
 
 SLOT: Final = 1200  # seconds of a slot: the papers' 20 minutes
-STEPS: Final = 1200  # mini-batches of a slot on one worker: one a second
+STEPS: Final = 1200  # mini-batches of a slot on one worker: one per second
 START: Final = (0.01, 0.05)
-"""Minimum and maximum share of a slot that a start takes, drawn for every placement."""
+"""Minimum and maximum share of a slot that a start takes, drawn for each start."""
 
 SAVE: Final = 0.01  # share of a slot that a checkpoint takes on SIGTERM
 RESTART: Final = "1min"  # restart cost that jobs state
@@ -39,7 +39,7 @@ TENANTS: Final = ("vision", "speech", "text")
 CLUSTER: Final[Mapping[str, Any]] = {
     "slot": f"{SLOT}s",
     "horizon": 60,
-    # Units of capacity, so that policies with tenants' shares run on the same cluster as others.
+    # Capacity in places for workers and PS, because policies with tenants' shares require it.
     "servers": [{"name": "node", "count": 6, "capacity": {"worker": 4, "ps": 4}}],
     "tenants": [{"name": name, "share": {"worker": 8, "ps": 8}} for name in TENANTS],
 }
@@ -50,8 +50,8 @@ class DrawnJob:
     """One job of a draw."""
 
     record: Mapping[str, Any]  # record of a job file, without an arrival
-    job: Job  # the same as schedulers see it
-    luck: float  # error of its stated work, in [-1, 1] times the size of errors
+    job: Job  # the resolved record, with the arrival
+    relative_error: float  # error of its stated work in [-1, 1], relative to the maximum error
     starts: tuple[float, ...]  # seconds of its starts
 
     @property
@@ -60,13 +60,13 @@ class DrawnJob:
         return self.job.arrival * SLOT - AHEAD
 
     @property
-    def on_offer(self) -> float:
-        """Value if it completed as fast as possible."""
+    def value_on_offer(self) -> float:
+        """Utility of completing as fast as possible."""
         return utility_value(self.job.utility, self.job.min_slots_colocated - 1)
 
     def submission(self, error: float) -> tuple[float, Mapping[str, Any], VirtualJob]:
-        """Return submission time, record and behaviour of the job with an error up to ``error``."""
-        rate, factor = stated_rate(self.job, SLOT), 1.0 + self.luck * error
+        """Return submission time, record and behaviour, for a maximum ``error`` of stated work."""
+        rate, factor = stated_rate(self.job, SLOT), 1.0 + self.relative_error * error
         behaviour = VirtualJob(
             work=float(self.job.work),
             rate=lambda shares: rate(shares) / factor,
@@ -108,14 +108,14 @@ def draw_workload(seed: int, jobs: int, slots: int) -> list[DrawnJob]:
         if random_.random() < 0.5:
             record["ps"] = {"ps": 1}
         records.append(record)
-    luck = [random_.uniform(-1.0, 1.0) for _ in records]
+    errors = [random_.uniform(-1.0, 1.0) for _ in records]
     starts = [tuple(SLOT * random_.uniform(*START) for _ in range(30)) for _ in records]
     on = ClusterSpec.model_validate(CLUSTER).resolve("live-errors")
     resolved = [
         JobSpec.model_validate({**record, "arrival": f"{arrival} slots"}).resolve(on)
         for record, arrival in zip(records, arrivals, strict=True)
     ]
-    drawn = zip(records, resolved, luck, starts, strict=True)
+    drawn = zip(records, resolved, errors, starts, strict=True)
     return [DrawnJob(*values) for values in drawn]
 
 
@@ -125,9 +125,9 @@ def draw_workload(seed: int, jobs: int, slots: int) -> list[DrawnJob]:
 ERRORS: Final = (0.0, 0.05, 0.2, 0.5)
 """Maximum relative error of a job's stated work, in either direction."""
 
-REFERENCE: Final = "rolling"  # the policy that all others are compared with
+REFERENCE: Final = "rolling"  # policy that all others are compared with
 _DORM: Final = {"window": 4, "adjustable": 4, "node_limit": 1, "gap": 0.1}
-"""Settings with which Dorm's program is solved within seconds."""
+"""Settings that limit Dorm's integer program, so that it is solved within seconds."""
 
 POLICIES: Final = tuple(
     PolicyChoice(name, _DORM if name == "dorm" else {}, name)
@@ -142,15 +142,14 @@ PLANNERS: Final = frozenset({"oasis", "pdors", "rolling"})
 """Policies whose promises are counted in longer runs."""
 
 FIRST_LEAD_DRAW: Final = 1000
-"""First draw of the runs that settle the reference's lead: other ones than those that chose the
-rival."""
+"""First draw of the runs that measure the lead; other draws than those that chose the rival."""
 
 _LIVE_COLUMNS: Final = ("finished", "promised", "kept", "learnt", "learnt_kept", "moves", "lost")
 """Columns that a simulation leaves empty; ``learnt`` counts promises with a learnt margin."""
 
 
 def measure_errors(settings: ExperimentSettings) -> Tables:
-    """Run the same draws live under every policy and error; simulate each with its stated work."""
+    """Run the same draws live under every policy and error, and simulated with stated work."""
     draws, jobs, slots = (2, 16, 16) if settings.quick else (5, 60, 60)
     choices = [
         candidate
@@ -168,10 +167,10 @@ def measure_errors(settings: ExperimentSettings) -> Tables:
 def _lead(
     settings: ExperimentSettings, summary: pl.DataFrame, jobs: int, slots: int
 ) -> pl.DataFrame:
-    """Run the reference and its closest rival on more draws: few leave the lead uncertain.
+    """Measure the lead of the reference over its closest rival, on more draws.
 
-    The rival is the other policy that earns most on average over the errors. Its draws are fresh,
-    so having been chosen as the best of many does not favour it.
+    The rival is the other policy that earns most on average over the errors. The draws are new,
+    because on the old ones a policy chosen as the best of many may only have been lucky.
     """
     live = summary.filter(pl.col("error").is_not_null(), pl.col("policy") != REFERENCE)
     means = live.group_by("policy").agg(pl.col("value").mean())
@@ -224,11 +223,11 @@ def _measure_row(
     """Return the row of a live run with errors up to ``error``, or of a simulation for None."""
     workload = draw_workload(draw, jobs, slots)
     row: dict[str, Any] = {"policy": choice.label}
-    offer = sum(drawn.on_offer for drawn in workload)
+    offer = sum(drawn.value_on_offer for drawn in workload)
     if error is None:
         value = _simulated_utility(choice, workload) / offer
         return {**row, "value": value, **dict.fromkeys(_LIVE_COLUMNS)}
-    # Long enough for every policy to finish all that it took.
+    # Long enough for every policy to finish all admitted jobs.
     seconds = (slots + 100.0) * SLOT
     submissions = [drawn.submission(error) for drawn in workload]
     outcomes = run_live(CLUSTER, submissions, choice, seconds).values()
@@ -247,8 +246,8 @@ def _measure_row(
 
 
 def _simulated_utility(choice: PolicyChoice, workload: Iterable[DrawnJob]) -> float:
-    """Return the simulated utility: jobs take their stated work and restart costs."""
-    # `fifo` and others draw worker counts by the name, so it is that of the live job.
+    """Return the utility of a simulation with stated work and stated restart costs."""
+    # `fifo` and others draw worker counts by the name, so use the live job's.
     submitted = [
         (drawn.submitted, {**drawn.record, "name": submitted_key(drawn.record)})
         for drawn in workload
@@ -258,7 +257,7 @@ def _simulated_utility(choice: PolicyChoice, workload: Iterable[DrawnJob]) -> fl
 
 
 def _summary(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per policy and error: means with intervals, and distances to `rolling`."""
+    """Return a row per policy and error: means with intervals, and differences to `REFERENCE`."""
     rows: list[dict[str, Any]] = []
     for error in (None, *ERRORS):
         same = runs.filter(pl.col("error").eq_missing(error))
@@ -323,8 +322,8 @@ EXPERIMENTS = (
         name="live-errors",
         title="Value, promises, moves and lost work on the live service, by error of stated work",
         source="this project",
-        reported="Aim: OASiS with errors of 5 % earns 95 % of what it earns simulated; rolling is "
-        "first at every error.",
+        reported="Aim: OASiS with errors of 5 % earns 95 % of its simulated value; rolling earns "
+        "the most at every error.",
         measure=measure_errors,
         draw=draw_errors,
         size=(12.0, 8.0),

@@ -1,4 +1,4 @@
-"""What a tenant gains, and what others lose, if it misreports its jobs, under each policy."""
+"""Gain of a tenant that misreports its jobs, and loss of the other tenants, under each policy."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ ACCOUNTS: Final = (LIAR, *(f"{LIAR}-{number}" for number in range(1, 8)))
 """Names under which the liar can submit jobs."""
 
 WORKERS: Final = 24  # workers of the cluster, on servers of four; as many parameter servers fit
-STEPS: Final = 1200  # mini-batches of a slot on one worker: one a second
+STEPS: Final = 1200  # mini-batches of a slot on one worker: one per second
 
 
 def build_cluster(*, shares: bool) -> Cluster:
-    """Return the cluster; with shares, each tenant but no further account owns a quarter of it."""
+    """Return the cluster; with ``shares``, each of `TENANTS` owns a quarter of it."""
     part = WORKERS // len(TENANTS)
     share = {"worker": part, "ps": part}
     document: dict[str, Any] = {
@@ -65,7 +65,7 @@ def build_cluster(*, shares: bool) -> Cluster:
 
 
 def draw_jobs(seed: int, jobs: int, cluster: Cluster) -> list[Job]:
-    """Draw as many jobs of each tenant, which together need about twice the cluster.
+    """Draw equal numbers of jobs per tenant, which together need about twice the cluster.
 
     Values per worker-slot are log-uniform over a factor of 20.
     """
@@ -84,7 +84,7 @@ def draw_jobs(seed: int, jobs: int, cluster: Cluster) -> list[Job]:
             "epochs": length,
             "chunks": workers,
             "minibatches": STEPS,
-            # Measured curves count progress in millionths, so small misreports aren't rounded.
+            # With measured curves, progress counts in millionths, so rounding hides no misreport.
             "throughput": {n: round(n**0.9, 3) for n in (1, 2, 4, 8) if n <= workers},
             "worker": {"worker": 1},
             "utility": {
@@ -105,7 +105,7 @@ class MisreportCase:
     """A way of misreporting, and its size."""
 
     kind: str = ""  # key of `STRATEGIES`; empty for an honest report
-    size: int = 1  # how much is misreported, such as the factor of the values
+    size: int = 1  # size of the misreport, such as the factor of values
 
     def __str__(self) -> str:
         return f"{self.kind} {self.size}" if self.kind else "honest"
@@ -135,7 +135,7 @@ def _own(jobs: Sequence[Job]) -> list[int]:
 
 
 def _late(jobs: Sequence[Job]) -> list[int]:
-    """Return the indices of the liar's jobs in the second half of the time."""
+    """Return the indices of the liar's jobs that arrive in the second half of the run."""
     return [index for index in _own(jobs) if jobs[index].arrival > jobs[-1].arrival // 2]
 
 
@@ -143,7 +143,7 @@ def _by_job(
     misreport: Callable[[Job, int], ReportedJob | None],
     chosen: Callable[[Sequence[Job]], list[int]] = _own,
 ) -> Strategy:
-    """Return the strategy of misreporting the chosen jobs in the same way."""
+    """Return a strategy that applies one misreport to each of the chosen jobs."""
 
     def strategy(jobs: Sequence[Job], size: int) -> Report:
         misreported = {
@@ -157,12 +157,12 @@ def _by_job(
 
 
 def _split(job: Job, parts: int) -> ReportedJob | None:
-    """Split a job into parts, of one progress unit at least."""
+    """Split a job into parts with at least one progress unit each."""
     return split_job(job, min(parts, job.required), whole=False)
 
 
 def _use_accounts(jobs: Sequence[Job], size: int) -> Report:
-    """Submit the jobs under several names in turn, the tenant's own included."""
+    """Submit the liar's jobs under several tenant names in turn, its own included."""
     renamed = {
         index: ReportedJob.of(replace(jobs[index], tenant=ACCOUNTS[number % size]), jobs[index])
         for number, index in enumerate(_own(jobs))
@@ -171,7 +171,7 @@ def _use_accounts(jobs: Sequence[Job], size: int) -> Report:
 
 
 def _add_shams(sham: Callable[[Job, int], Job]) -> Strategy:
-    """Return the strategy of a sham before every job, which is cancelled a slot later."""
+    """Return a strategy that submits a sham job before each job, and cancels it a slot later."""
 
     def strategy(jobs: Sequence[Job], size: int) -> Report:
         stated: list[Job] = []
@@ -208,13 +208,13 @@ STRATEGIES: Final[Mapping[str, tuple[tuple[int, ...], Strategy]]] = {
     "slower": ((2,), _by_job(lambda job, size: misstate_rate(job, Fraction(1, size)))),
     "urgent": ((2,), _by_job(scale_urgency)),
 }
-"""Sizes and strategy of each way of misreporting.
+"""Sizes and strategy of each kind of misreport.
 
-- inflate: multiply all values, or those of the later half, or of a tenth of the jobs.
+- inflate: multiply the values of all jobs, of the later half, or of a tenth of the jobs.
 - split: submit each job as parts, each worth its part.
 - accounts: submit the jobs under several names.
-- cancel: submit a sham of each job a slot before it can be cancelled, with the size times its value
-  (dense) or its work (poor).
+- cancel: submit a sham copy before each job and cancel it a slot later; the copy states the size
+  times the job's value (dense) or work (poor).
 - less work, slower: divide the work, or the throughput.
 - urgent: divide deadlines and targets, and multiply the decay.
 """
@@ -228,7 +228,7 @@ POLICIES: Final = tuple(PolicyChoice(name) for name in ("oasis", "pdors", "rolli
 
 HONEST: Final = MisreportCase()
 TOO_SLOW: Final = {("astraea", MisreportCase("split", 64))}
-"""Cases that aren't measured: Astraea decides for half a minute on so many jobs in each run."""
+"""Cases that aren't measured, because Astraea takes half a minute per run for so many jobs."""
 
 
 def measure(settings: ExperimentSettings) -> Tables:
@@ -292,17 +292,17 @@ def run_misreport(
         "liar": observers[LIAR].utility,
         "others": sum(observers[tenant].utility for tenant in TENANTS if tenant != LIAR),
         "income": observers[LIAR].revenue - observers[LIAR].utility,
-        "value": sum(_offer(job) for job in jobs),
+        "value": sum(_value_on_offer(job) for job in jobs),
     }
 
 
-def _offer(job: Job) -> float:
+def _value_on_offer(job: Job) -> float:
     """Return the utility of completing a job as fast as possible."""
     return float(job.utility.values(np.array([job.shortest_slots - 1]))[0])
 
 
 def _summarize(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return a row per policy and misreport: changes as shares of what honest reports earn."""
+    """Return a row per policy and misreport: changes relative to the utility of honest reports."""
     rows: list[dict[str, Any]] = []
     for (policy, values), of_policy in runs.group_by(["policy", "values"], maintain_order=True):
         honest = of_policy.filter(pl.col("lie") == "").sort("seed")
@@ -327,7 +327,7 @@ def _summarize(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _compare_honest(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return what all tenants earn if they are honest, as a share of the value on offer."""
+    """Return the utility of honest tenants, as a share of the value on offer."""
     share = (pl.col("liar") + pl.col("others")) / pl.col("value")
     honest = runs.filter(lie="").with_columns(share=share)
     shares = honest.pivot(on="values", index=["policy", "seed"], values="share")
@@ -347,7 +347,7 @@ def _compare_honest(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def draw(tables: Tables, figure: Figure) -> None:
-    """Draw the others' loss over the liar's gain, by policy and by how values count."""
+    """Draw the others' loss over the liar's gain: a column per policy, a row per value mode."""
     summary = tables["summary"]
     panels = figure.subplots(len(VALUE_MODES), len(POLICIES), sharey=True, sharex=True)
     for row, values in zip(panels, VALUE_MODES, strict=True):

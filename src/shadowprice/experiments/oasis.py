@@ -1,4 +1,4 @@
-"""OASiS's evaluation: Figs. 3 to 8, and utility by the length of a slot, which it doesn't vary."""
+"""OASiS's Figs. 3 to 8, and utility by length of a slot, which the paper doesn't vary."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ BASELINES: Final = (
     PolicyVariant("fifo", PolicyChoice("fifo", titled="FIFO")),
     PolicyVariant("drf", PolicyChoice("drf", titled="DRF")),
     PolicyVariant("rrh", PolicyChoice("rrh", titled="RRH")),
-    # Every server in use differs, so Dorm's program is large. It is limited to the jobs at the head
-    # of the queue, and to the best solution at the root node. A window that is two or four times as
-    # large changes its utility by a few percent.
+    # Dorm's integer program is large, because no two servers in use are equal. The settings limit
+    # it to jobs at the head of the queue and to the root node's best solution. A window two or four
+    # times as large changes the utility by a few percent.
     PolicyVariant(
         "dorm",
         PolicyChoice(
@@ -91,8 +91,8 @@ CHUNK: Final = WorkloadCase("tau a chunk's, slots of 1 h", "chunk", Fraction(360
 BURSTY: Final = WorkloadCase("the same, bursty arrivals", "chunk", Fraction(3600), "bursty")
 PRINTED: Final = WorkloadCase("tau a mini-batch's, slots of 20 min", "paper", Fraction(1200))
 CASES: Final[Mapping[str, WorkloadCase]] = {"chunk": CHUNK, "bursty": BURSTY, "printed": PRINTED}
-"""The reading that reproduces the paper's figures, the same with arrivals as bursty as Philly's,
-and the ranges as printed.
+"""``chunk``: the reading of the paper that reproduces its figures, in which tau is the time of a
+chunk; ``bursty``: with arrivals as bursty as Philly's; ``printed``: the ranges as printed.
 """
 
 
@@ -100,9 +100,10 @@ and the ranges as printed.
 def cluster(
     workers: int, parameter_servers: int, slots: int, seed: int, slot: Fraction = CHUNK.slot
 ) -> Cluster:
-    """Return the servers of a seed; the same for every policy.
+    """Return the servers of a seed, which are the same for every policy.
 
-    Bandwidth lies within [20, 50] Gbps as in the paper, in steps of 10: a few kinds of servers.
+    Bandwidth lies within [20, 50] Gbps as in the paper, but is rounded to multiples of 10, so that
+    there are few kinds of servers.
     """
     document = paper_cluster(
         workers=workers,
@@ -146,10 +147,10 @@ def merged(*workloads: Sequence[Job]) -> list[Job]:
 
 
 SCALES: Final = (0.2, 0.5, 1.0, 3.0, 5.0, 10.0)
-"""Estimates of U / L relative to the actual ratio, as in the paper's Fig. 6."""
+"""Factors by which the estimate of U / L differs from the true ratio, as in the paper's Fig. 6."""
 
 READINGS: Final = {"L": "U exact, L wrong", "U": "L exact, U wrong"}
-"""Which constant a wrong estimate of U / L makes wrong; the paper does not say."""
+"""Constant that is wrong if the estimate of U / L is; the paper doesn't say which."""
 
 RANGE_OVER_SEEDS: Final = {
     "mean": pl.col("utility").mean(),
@@ -161,7 +162,7 @@ HOURS: Final = (1, 2, 4, 12)  # lengths of a slot; section III says "1 hour or l
 
 
 def _size(settings: ExperimentSettings) -> tuple[int, int, tuple[int, ...], range]:
-    """Return servers of each kind, slots, numbers of jobs and seeds."""
+    """Return servers per role, slots, numbers of jobs and seeds."""
     if settings.quick:
         return 12, 100, (30, 60, 90), range(settings.seed, settings.seed + 1)
     return 50, 300, (100, 200, 300, 400), range(settings.seed, settings.seed + 3)
@@ -178,7 +179,7 @@ def _measure_row(
     scale: float | None = None,
     hours: int | None = None,
 ) -> dict[str, Any]:
-    """Run a policy on a case, with U / L estimated at a multiple of its value."""
+    """Run a policy on a case; ``scale`` is the factor of the estimate of U / L, if any."""
     setting = CASES[case]
     if hours is not None:
         setting = replace(setting, slot=Fraction(hours * 3600))
@@ -200,7 +201,7 @@ def measure_policies(settings: ExperimentSettings) -> Tables:
         [
             case
             for case in grid(case=CASES, jobs=numbers, seed=seeds, variant=POLICY_VARIANTS)
-            # Dorm solves a program at every decision.
+            # Dorm solves a program at every decision, so it only runs with the first seed.
             if case["variant"].choice.name != "dorm" or case["seed"] == seeds[0]
         ],
         lambda case, jobs, variant, **_: f"{jobs} jobs, {CASES[case].title}, {variant.key}",
@@ -310,7 +311,7 @@ def draw_slots(tables: Tables, figure: Figure) -> None:
     for panel in panels:
         panel.set_xticks(range(len(HOURS)), HOURS)
         panel.set_xlabel("length of a slot in hours")
-        panel.set_ylim(bottom=0)  # after all curves, because a limit ends the scaling to their data
+        panel.set_ylim(bottom=0)  # after all curves, because setting a limit ends autoscaling
     panels[0].set_ylim(top=1.5 * panels[0].get_ylim()[1])  # room for the legend
     panels[2].legend(fontsize=8, title="U/L estimated at", loc="lower left")
     panels[0].set_ylabel("total utility")
@@ -395,17 +396,17 @@ def draw_lateness(tables: Tables, figure: Figure) -> None:
 TRIALS: Final = 20
 EARLIER_TARGETS: Final = (4, 6)
 PAPER_TARGETS: Final = 15
-"""Ends of the ranges of targets, [1, end] slots; the paper draws from [1, 15]."""
+"""Maximum targets in slots; the paper draws targets from [1, 15]."""
 
 
-def declared(seed: int) -> tuple[Cluster, list[Job]]:
+def testbed_inputs(seed: int) -> tuple[Cluster, list[Job]]:
     """Return the cluster and the jobs of one trial."""
     on = ClusterSpec.model_validate(oasis_testbed_cluster()).resolve("testbed")
     return on, generate(TESTBED, seed=seed).to_jobs(on)
 
 
 def with_targets_up_to(jobs: Sequence[Job], latest: int) -> list[Job]:
-    """Return jobs whose targets are mapped from [1, 15] to [1, ``latest``], in the same order."""
+    """Return jobs whose targets are mapped linearly from [1, 15] to [1, ``latest``]."""
     changed = []
     for job in jobs:
         assert isinstance(job.utility, Sigmoid)
@@ -418,7 +419,7 @@ def _testbed_rows(
     variant: PolicyVariant, trial: int, latest_target: int, first_seed: int
 ) -> list[dict[str, Any]]:
     seed = first_seed + trial
-    on, jobs = declared(seed)
+    on, jobs = testbed_inputs(seed)
     if latest_target != PAPER_TARGETS:
         jobs = with_targets_up_to(jobs, latest_target)
     table = variant.run(on, jobs, TESTBED.slots, seed).jobs
@@ -429,8 +430,8 @@ def _testbed_rows(
 def measure_testbed(settings: ExperimentSettings) -> Tables:
     """Run every policy on the testbed's jobs, newly drawn for each trial.
 
-    The table ``differences`` has the utility of the first policy less that of each other one, by
-    trial: mean, 95 % interval, and p of a permutation test after Holm's correction.
+    The table ``differences`` compares the first policy with each other policy, trial by trial: mean
+    difference in utility, 95 % interval, and p of a permutation test after Holm's correction.
     """
     trials = _trials(settings)
     jobs_table = _run_trials(settings, (PAPER_TARGETS,))
@@ -494,7 +495,7 @@ def _run_trials(settings: ExperimentSettings, latest: Sequence[int]) -> pl.DataF
 
 
 def _differences(trials: pl.DataFrame) -> pl.DataFrame:
-    """Return the paired differences of each policy's utility to that of the first one."""
+    """Return the paired differences in utility between the first policy and each other policy."""
     pairs = compare_with_first(samples_by_policy(trials, "utility", "trial"))
     return pl.DataFrame(
         [
@@ -550,16 +551,15 @@ def _name_policies(panel: Any, size: int) -> None:
 
 RATIO_SLOTS: Final = 10
 RATIO_JOBS: Final = 10
-DRAWN: Final = 4000
+DRAWN: Final = 4000  # drawn jobs, of which `RATIO_JOBS` are chosen
 MAX_SLOTS: Final = 6
-"""Slots that the longest job takes alone: with T = 10 it can still complete if it arrives by slot
-4."""
+"""Maximum slots that a chosen job takes alone: with T = 10, it can complete if it arrives by 4."""
 
 RATIO_SERVERS: Final = (3, 6, 9, 12)
 SECONDS: Final = 60.0
-QUICK_SECONDS: Final = 5.0  # limit of the search for an optimum, in processor time
+QUICK_SECONDS: Final = 5.0  # limits of the search for an optimum, in processor time
 OFFSET: Final = 0.25  # horizontal distance of the points of two ranges of priorities, in servers
-LEAST_VALUES: Final = (1.0, 25.0, 50.0, 75.0)  # lower ends of the ranges of priorities, up to 100
+LEAST_VALUES: Final = (1.0, 25.0, 50.0, 75.0)  # minimum priorities; the maximum is always 100
 
 
 def measure_ratio(settings: ExperimentSettings) -> Tables:
@@ -611,7 +611,7 @@ def ratios_of_instances(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def summarize(ratios: pl.DataFrame) -> pl.DataFrame:
-    """Return quartiles over all instances; of an even number, the nearest instance's."""
+    """Return quartiles over all instances, each the value of the nearest instance."""
     quartiles = {"lower": 0.25, "median": 0.5, "upper": 0.75}
     return ratios.group_by("policy", maintain_order=True).agg(
         pl.len().alias("instances"),
@@ -625,7 +625,7 @@ def summarize(ratios: pl.DataFrame) -> pl.DataFrame:
 
 
 def draw_jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:
-    """Return 10 jobs, by arrival, from those of a long draw that can complete within T."""
+    """Choose 10 of many drawn jobs, among those that take at most `MAX_SLOTS` slots alone."""
     drawn = workload(on, CHUNK, DRAWN, RATIO_SLOTS, seed, value=value, arrival_share=0.5)
     fitting = [job for job in drawn if _slots_alone(on, job) <= MAX_SLOTS]
     chosen = np.random.default_rng(seed).choice(len(fitting), RATIO_JOBS, replace=False)
@@ -634,24 +634,25 @@ def draw_jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:
 
 def _slots_alone(on: Cluster, job: Job) -> float:
     """Return the number of slots that a job takes if it has all servers to itself."""
-    fits = job.worker_counts <= _places(on, on.hosts_workers, job.worker)
+    fits = job.worker_counts <= _fit_count(on, on.hosts_workers, job.worker)
     if job.ps is not None:
-        fits &= job.ps_counts <= _places(on, on.hosts_ps, job.ps)
+        fits &= job.ps_counts <= _fit_count(on, on.hosts_ps, job.ps)
     gains = job.gains[fits]
     return math.ceil(job.required / int(gains.max())) if len(gains) else math.inf
 
 
-def _places(on: Cluster, members: NDArray[np.bool_], demand: NDArray[np.int64]) -> int:
-    """Return how many processes of a demand the empty servers hold."""
+def _fit_count(on: Cluster, hosts: NDArray[np.bool_], demand: NDArray[np.int64]) -> int:
+    """Return how many processes of a demand fit on the empty servers."""
     requested = demand > 0
-    return int((on.capacity[members][:, requested] // demand[requested]).min(axis=1).sum())
+    return int((on.capacity[hosts][:, requested] // demand[requested]).min(axis=1).sum())
 
 
 def draw_ratio(tables: Tables, figure: Figure) -> None:
     """Draw one panel per L: a point per instance, and the median of each range of priorities.
 
-    A point divides the best known schedule. If the optimum wasn't proved, a line reaches from it to
-    the bound. Instances in which OASiS earns nothing aren't drawn.
+    A point is the utility of the best known schedule over OASiS's. If the optimum isn't proved, a
+    line connects the point with the ratio of the upper bound. Instances in which OASiS earns
+    nothing aren't drawn.
     """
     table = tables["ratios"]
     values = table["least_value"].unique().sort().to_list()

@@ -35,7 +35,7 @@ from shadowprice.traces.generator import GeneratorOptions, colocated_cluster, ge
 
 
 SLOT: Final = Fraction(60)
-"""The thesis names no slot length; a minute spreads its jobs over 2 to 40 slots."""
+"""Seconds of a slot, which the thesis doesn't state; its jobs then take 2 to 40 slots."""
 
 
 PAPER: Final[Mapping[str, Any]] = {"preset": "paper"}
@@ -64,7 +64,7 @@ def cluster(machines: int, slots: int, slot_seconds: Fraction, seed: int) -> Clu
 def workload(
     on: Cluster, jobs: int, slots: int, *, ratio: float = 40.0, seed: int = 0
 ) -> Sequence[Job]:
-    """Return the jobs of a seed; the ratio changes only their internal rate."""
+    """Return the jobs of a seed; ``ratio`` of internal to external bandwidth changes no draw."""
     options = GeneratorOptions(
         preset="pdors", jobs=jobs, slots=slots, slot_seconds=on.slot_seconds, internal_ratio=ratio
     )
@@ -98,7 +98,7 @@ def _row(
     on = cluster(machines, slots, Fraction(slot_seconds), seed)
     run = variant.run(on, workload(on, jobs, slots, ratio=ratio, seed=seed), slots, seed)
     finished = run.jobs.filter(outcome="finished")
-    guarantee = run.info["guarantee"]  # of Theorem 3, or of OASiS's Theorem 4
+    guarantee = run.info["guarantee"]  # by Theorem 3, for OASiS by its Theorem 4
     servers = (
         run.allocations.filter(pl.col("job").is_in(finished["job"].implode()))
         .group_by("job", "slot")
@@ -134,7 +134,7 @@ def measure_jobs(settings: ExperimentSettings) -> Tables:
 
 
 def _theorem(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the proved ratio, and the largest possible one, by number of jobs."""
+    """Return the proved ratio, and an upper bound of the actual ratio, by number of jobs."""
     return table.group_by("policy", "jobs", maintain_order=True).agg(
         pl.col("alpha", "ratio_proved").mean(),
         (pl.col("optimum_at_most").sum() / pl.col("utility").sum()).alias("ratio_at_most"),
@@ -228,19 +228,19 @@ PROBE_SLOTS: Final = 100
 PROBE_JOBS: Final = 150
 TRIES: Final = 1000
 SHOWN: Final = 0.01  # largest G - 1 of the thesis
-WIDER: Final = 0.15  # largest G - 1 shown; the U that the thesis reports lies beyond its own range
+WIDER: Final = 0.15  # largest G - 1 shown: the minimum of the rounds lies beyond the thesis's range
 SURPLUS: Final = (
     *(1e-6, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.009, 0.01),
     *(0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 4.4),
 )
-"""G - 1. Lemma 1 requires G above 1, so the smallest value replaces the thesis's 1. The largest is
-that of Theorem 2 at delta = 1 if one parameter server is enough.
+"""Values of G - 1. Lemma 1 requires G above 1, so the smallest replaces the thesis's G = 1. The
+largest is that of Theorem 2 at delta = 1 if one parameter server is enough.
 """
 
 SOLUTION_SURPLUS: Final = (1e-6, 0.002, 0.006, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 4.4)
 """G - 1 at which both solutions of the relaxation are rounded."""
 SOLUTION_SEEDS: Final = 2
-"""Seeds whose placements are rounded from both solutions; interior ones have many outcomes."""
+"""Number of seeds whose placements are rounded from both solutions."""
 
 
 PRINTED: Final = PdorsParameters(prices="offline", lower="theory")
@@ -250,10 +250,10 @@ OURS: Final = POLICY_COLOURS["pdors"]
 
 
 class PlacementProbe(Pdors):
-    """PD-ORS that also finds the external placements of every decision at every G.
+    """PD-ORS that also computes the external placements of each decision at every G.
 
-    ``states`` is the maximum number of slot states per job, evenly spread over its window.
-    ``solutions`` is whether both solutions of the relaxation are rounded, too.
+    ``states`` is the maximum number of slot states per job, evenly spread over its window. With
+    ``solutions``, a vertex and an interior solution of the relaxation are rounded, too.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class PlacementProbe(Pdors):
         super().__init__(context, parameters)
         self._states = states
         self._solutions = solutions
-        self.found: list[pl.DataFrame] = []
+        self.placements: list[pl.DataFrame] = []
         self.by_solution: list[pl.DataFrame] = []
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
@@ -278,10 +278,10 @@ class PlacementProbe(Pdors):
             count = len(choices.cost)
             sampled = np.unique(np.linspace(0, count - 1, self._states).astype(int))
             for state in sampled.tolist():
-                self.found.append(_placements(job, choices, state))
+                self.placements.append(_placements(job, choices, state))
                 if self._solutions:
                     rows = _round_solutions(job, choices, state)
-                    # Sampled states stand for all of them in the sums of a job.
+                    # In the sums of a job, the sampled states stand for all states.
                     weight = pl.lit(count / len(sampled)).alias("weight")
                     self.by_solution.append(
                         rows.with_columns(weight, pl.lit(job.name).alias("job"))
@@ -291,7 +291,7 @@ class PlacementProbe(Pdors):
 
 def _placements(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame:
     """Place every number of workers in one state at the external rate, at every G."""
-    optimum, _, _ = _place(job, choices, state, EXACT_METHOD, 2.0)
+    optimum, _, _ = _place(job, choices, state, EXACT_METHOD, 2.0)  # ignores the gain
     frames = []
     for surplus in SURPLUS:
         cost, relaxed, rounds = _place(job, choices, state, RANDOMISED, 1.0 + surplus)
@@ -329,13 +329,13 @@ def solve_interior(
 ) -> NDArray[np.float64]:
     """Solve (3.22) for every pair by an interior-point method without crossover.
 
-    Where optima form a face, the solution is from its middle instead of a corner. Return workers
-    and parameter servers, shape (pairs, 2, machines); nan if a pair has no solution.
+    If the optima form a face, the solution lies in its middle instead of a corner. Return workers
+    and parameter servers, shape (pairs, 2, machines); NaN if a pair has no solution.
     """
     usable = np.flatnonzero(np.isfinite(slot.price_worker) & np.isfinite(slot.price_ps))
     count = len(usable)
     price = np.concatenate([slot.price_worker[usable], slot.price_ps[usable]])
-    price /= max(float(price.max(initial=0.0)), 1e-300)
+    price /= max(float(price.max(initial=0.0)), 1e-300)  # at most 1, for the solver's tolerances
     limits = np.repeat([float(workers[-1]), float(servers[-1])], count)
     program = LinearProgram()
     columns = [
@@ -405,14 +405,14 @@ def _probe_rounding(seed: int, solutions: bool) -> tuple[list[pl.DataFrame], lis
         PolicyContext(on, jobs, PROBE_SLOTS, seed), PRINTED, 4, solutions=solutions
     )
     Simulation(on, jobs, probe, until=PROBE_SLOTS).run()
-    return probe.found, probe.by_solution
+    return probe.placements, probe.by_solution
 
 
 def _by_solution(placements: pl.DataFrame) -> pl.DataFrame:
     """Return rounds per placement and per job by solution and G.
 
-    A job's rounds are those of all placements that its decision asks for: every number of workers
-    in every state of its window.
+    A job's rounds are those of all placements of its decision: each number of workers in each state
+    of its window.
     """
     rounded = pl.col("rounds") > 0
     tries = pl.when(rounded).then(pl.col("rounds")).otherwise(TRIES)
@@ -440,8 +440,8 @@ def _by_solution(placements: pl.DataFrame) -> pl.DataFrame:
 def measure_rounding(settings: ExperimentSettings) -> Tables:
     """Round placements that occur on 50 machines over 100 slots, at G from 1 to 5.4.
 
-    Internal links are as fast as external ones here. With faster ones nearly every job is on one
-    machine, the cluster stays empty, and there is little to round.
+    Internal links are as fast as external ones here. With faster internal links, nearly every job
+    is on one machine, the cluster stays empty, and few placements need rounding.
     """
     seeds = 2 if settings.quick else 10
     results = settings.each(
@@ -481,7 +481,7 @@ def measure_rounding(settings: ExperimentSettings) -> Tables:
 
 
 def draw_rounds(tables: Tables, figure: Figure) -> None:
-    """Draw mean rounds over G, rounds of feasible placements, and the share of these."""
+    """Draw mean rounds over G, rounds of placements that rounding found, and their share."""
     left, middle, right = figure.subplots(1, 3)
     all_rows = tables["rounding"]
     table = all_rows.filter(pl.col("surplus") <= WIDER)
@@ -490,17 +490,17 @@ def draw_rounds(tables: Tables, figure: Figure) -> None:
     left.plot(gain, tries, marker="o", color=OURS)
     best = int(np.argmin(tries))
     left.annotate(
-        f"least: {tries[best]:.0f} at {gain[best]:.6g}", (gain[best], tries[best]),
+        f"minimum: {tries[best]:.0f} at {gain[best]:.6g}", (gain[best], tries[best]),
         textcoords="offset points", xytext=(18, -18), fontsize=9,
         arrowprops={"arrowstyle": "-", "color": PALETTE[6]},
     )  # fmt: skip
     left.set_ylim(0.8 * tries.min(), None)
-    left.set(ylabel="rounds, 1,000 where none succeeds", title="The U (thesis: 570 at 1.006)")
+    left.set(ylabel="rounds, 1,000 if none succeeds", title="Minimum (in the thesis: 570 at 1.006)")
     style = {"color": PALETTE[0], "ls": ":", "marker": "o", "label": "99 % quantile"}
     middle.plot(gain, table["rounds_99"].to_numpy(), **style)
     middle.plot(gain, table["mean_rounds"].to_numpy(), marker="s", color=PALETTE[0], label="mean")
     middle.set_yscale("log")
-    middle.set(ylabel="rounds", title="Of placements that come out")
+    middle.set(ylabel="rounds", title="Placements found by rounding")
     middle.legend()
     for panel in (left, middle):
         panel.axvspan(1.0, 1.0 + SHOWN, color=PALETTE[6], alpha=0.12, linewidth=0)
@@ -510,7 +510,7 @@ def draw_rounds(tables: Tables, figure: Figure) -> None:
     )
     right.axvspan(1e-6, SHOWN, color=PALETTE[6], alpha=0.12, linewidth=0)
     right.set_xscale("log")
-    right.set(xlabel="G - 1", ylabel="share of placements", title="Some round of 1,000 is feasible")
+    right.set(xlabel="G - 1", ylabel="share of placements", title="Found within 1,000 rounds")
     right.set_ylim(0, 1)
 
 
@@ -521,11 +521,11 @@ def draw_cost_ratios(tables: Tables, figure: Figure) -> None:
     gain = 1 + table["surplus"].to_numpy()
     for axes, column, title in (
         (left, "over_relaxation", "Over the relaxation of (3.22)"),
-        (right, "over_optimum", "Over the cheapest placement there is"),
+        (right, "over_optimum", "Over the cheapest placement"),
     ):
         for name, label, marker, colour in (
             (column, "all placements, repaired ones included", "o", OURS),
-            (f"{column}_rounded", "those that rounding finds", "s", PALETTE[0]),
+            (f"{column}_rounded", "placements found by rounding", "s", PALETTE[0]),
         ):
             axes.plot(gain, table[name].to_numpy(), marker=marker, color=colour, label=label)
         axes.axhline(1.0025, color=PALETTE[6], linestyle="--", linewidth=1)
@@ -544,7 +544,7 @@ SOURCE = "Yu, MSc thesis (Iowa State 2019)"
 EXPERIMENTS = (
     Experiment(
         name="pdors-fig3.11",
-        title="Total utility over the number of jobs, beside OASiS on the same machines",
+        title="Total utility over the number of jobs, compared with OASiS on the same machines",
         source=f"{SOURCE}, Fig. 3.11",
         reported="PD-ORS well above OASiS throughout; more than 7 times its utility at 15 jobs "
         "(30 machines, 100 slots, internal links 40 times as fast).",

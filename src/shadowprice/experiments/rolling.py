@@ -1,6 +1,6 @@
-"""Utility of `rolling` compared with every other policy, of its parts, and with a bound.
+"""Utility of `rolling`: compared with every other policy, without its parts, and with a bound.
 
-Workloads without a local trace are left out.
+Workloads whose trace isn't available locally are skipped.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from shadowprice.traces.locate import parse_spec
 
 
 _JOBS_A_SERVER: Final = 8
-"""Jobs of a generated workload for each server of either kind: OASiS's 400 on 50 and 50."""
+"""Jobs per server of each role in generated workloads: OASiS's 400 jobs on 50 and 50 servers."""
 
 ITP: Final = "itp:microsoft_itp_2021/elasticflow/cluster0{}.csv.gz"
 PHILLY: Final = "philly:philly/philly.csv.gz"
 PHILLY_VIRTUAL_CLUSTERS: Final = (
     *("51b7ef", "23dbec", "e13805", "2869ce", "0e4a51", "103959", "b436b2", "6214e9"),
 )
-"""Virtual clusters of the Philly file, the smallest first."""
+"""Virtual clusters of the Philly file, in ascending order of size."""
 
 
 ROLLING: Final = PolicyChoice("rolling")
@@ -59,19 +59,19 @@ POLICY_VARIANTS: Final = (
     PolicyChoice("fifo"),
     OASIS_CLAIRVOYANT,
 )
-"""Policies of all workloads; all but the last know only jobs that have arrived."""
+"""Policies run on all workloads; only the last knows jobs before they arrive."""
 FULL_SETTING: Final = (
     *POLICY_VARIANTS[:-1],
     PolicyChoice("pdors"),
     PolicyChoice("dorm"),
     OASIS_CLAIRVOYANT,
 )
-"""Policies of whole workloads, including those that solve programs at every decision."""
+"""Policies run on whole workloads: also those that solve a program at every decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedWorkload:
-    """Jobs and their cluster: sized to a trace at load 1, or OASiS's for generated jobs."""
+    """Jobs and their cluster: sized for the trace at load 1, or OASiS's for generated jobs."""
 
     name: str
     trace: str = ""  # trace in the format of ``--trace``; empty for a generated workload
@@ -109,7 +109,7 @@ class NamedWorkload:
 
 
 def workloads(*, quick: bool) -> list[NamedWorkload]:
-    """Return the available workloads; if quick, windows of a few hundred jobs."""
+    """Return the available workloads; if quick, a few with about a hundred jobs."""
     part = "limit=120" if quick else ""
     jobs, slots = (60, 100) if quick else (400, 300)
     available = [
@@ -167,10 +167,10 @@ def run(scenario: Scenario, scheme: PolicyChoice) -> dict[str, Any]:
 
 
 class MisstatedWork(ExecutionModel):
-    """Jobs whose work is their stated work times a random factor.
+    """Execution in which a job's work is its stated work times a random factor.
 
-    The factor is log-uniform between ``1 / max_factor`` and ``max_factor``, drawn by the job's name
-    and ``seed``.
+    The factor is log-uniform between ``1 / max_factor`` and ``max_factor``. It only depends on the
+    job's name and ``seed``.
     """
 
     def __init__(self, max_factor: float, seed: int) -> None:
@@ -179,7 +179,7 @@ class MisstatedWork(ExecutionModel):
         self._factors: dict[str, float] = {}
 
     def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
-        """Return the stated progress over the job's factor, but at least 1 if there is any."""
+        """Return the stated progress over the job's factor, at least 1 unless it is 0."""
         if job.name not in self._factors:
             exponent = np.random.default_rng([self._seed, crc32(job.name.encode())]).uniform(-1, 1)
             self._factors[job.name] = self._max_factor**exponent
@@ -188,12 +188,12 @@ class MisstatedWork(ExecutionModel):
 
 
 def misstated(scenario: Scenario, maximum: float) -> Scenario:
-    """Return the same jobs, whose work differs from their statement by up to a factor."""
+    """Return the scenario with work that differs from the stated work by up to a factor."""
     return replace(scenario, execution=MisstatedWork(maximum, scenario.seed))
 
 
 def with_restart_cost(scenario: Scenario, seconds: int) -> Scenario:
-    """Return the same jobs, which lose some seconds whenever they move."""
+    """Return the scenario with jobs that lose some seconds at every move."""
     share = Fraction(seconds) / scenario.cluster.slot_seconds
     jobs: Sequence[Job] = [replace(job, restart=share) for job in scenario.jobs]
     return replace(scenario, jobs=jobs)
@@ -221,12 +221,12 @@ def measure_traces(settings: ExperimentSettings) -> Tables:
 
 
 def shares(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the share of the value on offer, a row per workload and a column per policy."""
+    """Return shares of the value on offer: a row per workload, a column per policy."""
     return table.pivot(on="policy", index="workload", values="share", maintain_order=True)
 
 
 def draw_traces(tables: Tables, figure: Figure) -> None:
-    """Draw a group of points per workload."""
+    """Draw a row of points per workload: a point per policy."""
     table = tables["runs"]
     panel = figure.subplots()
     names = table["workload"].unique(maintain_order=True).to_list()
@@ -253,18 +253,21 @@ def draw_traces(tables: Tables, figure: Figure) -> None:
 
 PARTS: Final = (
     ROLLING,
-    PolicyChoice("rolling", {"revision": False}, "plans do not move"),
-    PolicyChoice("rolling", {"evidence": 1e6}, "promises know no limit"),
+    PolicyChoice("rolling", {"revision": False}, "plans don't move"),
+    PolicyChoice("rolling", {"evidence": 1e6}, "no limit of promises"),
     PolicyChoice("rolling", {"prices": "given"}, "promises are free"),
-    PolicyChoice("rolling", {"spare": False}, "what is left is not dealt out"),
-    PolicyChoice("rolling", {"standby": False}, "no standby"),
+    PolicyChoice("rolling", {"spare": False}, "spare capacity unused"),
+    PolicyChoice("rolling", {"standby": False}, "no waiting jobs"),
+    # No job is worth this price.
     PolicyChoice("rolling", {"prices": "given", "price": 1e12}, "no promises"),
 )
+"""`rolling`, and variants without one of its parts."""
 RESTARTS: Final = (30, 300)  # seconds that a job loses when it moves
 FACTORS: Final[Mapping[str, float]] = {"stated right": 1.0, "up to 1.5": 1.5, "up to 2": 2.0}
-"""Maximum factor between the work and its statement, either way."""
+"""Maximum factor between real and stated work, in either direction."""
 
 LEARNING: Final = ("rolling", "oasis", "rrh", "elasticflow", "srtf", "las", "drf")
+"""Policies run with misstated work."""
 
 
 def _representative_workloads(settings: ExperimentSettings) -> list[NamedWorkload]:
@@ -337,17 +340,17 @@ def draw_parts(tables: Tables, figure: Figure) -> None:
 # ------------------------------------------------------------------ comparison with the bound
 
 
-# No job is worth this price, so nothing is promised.
+# No job is worth this price, so no job gets a promise.
 NO_PROMISES: Final = PolicyChoice(
     "rolling", {"prices": "given", "price": 1e12}, "rolling, no promises"
 )
 FREE_PROMISES: Final = PolicyChoice("rolling", {"prices": "given"}, "rolling, promises free")
 PROMISED_JOBS_ONLY: Final = {"standby": False, "spare": False}
-"""Settings of `rolling` without best-effort jobs and without work conservation."""
+"""Settings of `rolling` with which only promised jobs run, and only on planned capacity."""
 
 
 def measure_gap(settings: ExperimentSettings) -> Tables:
-    """Compute upper bounds of generated workloads, and run policies at the prices of the bounds."""
+    """Compute upper bounds for generated workloads, and run policies at the bounds' prices."""
     jobs, slots, seconds = (40, 60, 5.0) if settings.quick else (200, 150, 60.0)
     seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
     table = settings.table(
@@ -402,8 +405,8 @@ def _share_of_bound(seed: int, jobs: int, slots: int, seconds: float) -> list[di
 def _one_price(prices: PostedPrices) -> tuple[PostedPrices, float]:
     """Return the certificate's mean price: as posted prices for `oasis`, as a number for `rolling`.
 
-    `rolling` applies a given price to every resource that servers limit. For `oasis`, only the
-    limits on whole resources have this price, so that both policies charge every plan the same.
+    `rolling` applies a given price to every resource that servers limit. For `oasis`, only limits
+    of whole resources get this price, so that both policies charge the same for a plan.
     """
     is_resource = np.zeros(prices.prices.shape[1:], np.bool_)
     for index, pool in enumerate(prices.limits):
@@ -413,27 +416,25 @@ def _one_price(prices: PostedPrices) -> tuple[PostedPrices, float]:
 
 
 def _uniform_price_policies(price: float, file: Path) -> tuple[PolicyChoice, ...]:
-    """Return policies with one uniform price, which differ in how they treat plans."""
+    """Return policies with the same uniform price, from least to most revision of plans."""
     uniform = {"prices": "given", "price": price}
     return (
         PolicyChoice("oasis", {"prices": f"fixed:{file}"}, "oasis at one price"),
         PolicyChoice(
             "rolling",
             {**uniform, **PROMISED_JOBS_ONLY, "revision": False},
-            "rolling at that price, plans never revised",
+            "rolling at one price, plans never revised",
         ),
         PolicyChoice(
-            "rolling", {**uniform, **PROMISED_JOBS_ONLY}, "rolling at that price, plans revised"
+            "rolling", {**uniform, **PROMISED_JOBS_ONLY}, "rolling at one price, plans revised"
         ),
-        PolicyChoice(
-            "rolling", {**uniform, "standby": False}, "the same, what plans leave is dealt out"
-        ),
-        PolicyChoice("rolling", uniform, "the same, and jobs without a promise wait"),
+        PolicyChoice("rolling", {**uniform, "standby": False}, "and spare capacity used"),
+        PolicyChoice("rolling", uniform, "and jobs without a promise wait"),
     )
 
 
 def draw_gap(tables: Tables, figure: Figure) -> None:
-    """Draw the means."""
+    """Draw a bar per policy: its mean share of the bound."""
     means = tables["means"]
     panel = figure.subplots()
     panel.barh(means["policy"].to_list(), means["of the bound"].to_numpy(), color=PALETTE[0])
@@ -448,7 +449,7 @@ SOURCE = "this project (design/0017-rolling.md)"
 EXPERIMENTS = (
     Experiment(
         name="rolling-traces",
-        title="Value earned of the value on offer, under every policy, on every workload",
+        title="Share of the value on offer that each policy earns, on every workload",
         source=SOURCE,
         reported="Aim: on every workload rolling earns at least as much as every policy that does "
         "not know the future.",
@@ -460,7 +461,7 @@ EXPERIMENTS = (
         name="rolling-parts",
         title="Value earned without parts of rolling, and with restart costs",
         source=SOURCE,
-        reported="Aim: every part brings something.",
+        reported="Aim: every part increases the value earned.",
         measure=measure_parts,
         draw=draw_parts,
         size=(11.0, 5.0),
@@ -469,16 +470,16 @@ EXPERIMENTS = (
         name="rolling-misstated",
         title="Value earned when jobs take 0.5 to 2 times the work they state",
         source=SOURCE,
-        reported="Aim: promises change, and nothing else breaks.",
+        reported="Aim: only promises change.",
         measure=measure_misstated,
         draw=draw_parts,
         size=(11.0, 5.0),
     ),
     Experiment(
         name="rolling-gap",
-        title="How much of the gap is prices, how much arriving online, how much not revising",
+        title="Parts of the gap to the upper bound: prices, online arrivals, plans never revised",
         source=SOURCE,
-        reported="No figure: the bound of `shadowprice bound` is set beside what policies earn.",
+        reported="No aim: compares policies with the bound of `shadowprice bound`.",
         measure=measure_gap,
         draw=draw_gap,
         size=(10.0, 4.6),

@@ -1,7 +1,7 @@
 """Execution of runs, locally one by one or on a Ray cluster, for experiments and comparisons.
 
-Both ways make the same calls with the same arguments, and combine their results in the same order,
-so the output is equal. Finished runs are stored beside the output until all are done.
+Both execute the same calls, and combine their results in the same order, so the output is equal.
+Finished runs are stored beside the output until all runs are done.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Runs = Iterator[tuple[int, Any, float]]
 RETRIES: Final = 5  # maximum number of lost nodes for a run before it fails
 QUEUED_RUNS_PER_CORE: Final = 2  # runs submitted to a Ray cluster per core: one runs, and one waits
 NODE_PROBE_TIMEOUT_SECONDS: Final = 120.0
-"""Timeout of a node's response about its installed version, in seconds."""
+"""Maximum time for a node to report its installed version."""
 
 
 class RunBackend(Protocol):
@@ -75,8 +75,8 @@ def run_timed(work: Work, case: tuple[Any, ...]) -> tuple[Any, float]:
 class CachingBackend:
     """Stores every result on disk, and skips runs with a stored result.
 
-    The key of a result consists of the function, its arguments and all sources of this package, so
-    a result of another version is never used.
+    The key of a result consists of the function, its arguments and a digest of this package's
+    sources, so results of other versions aren't used.
 
     ``folder`` is created if necessary, readable by its owner only. ``key`` returns the key of a
     run's arguments, by default their whole content. Raises `InputError` if other users may write to
@@ -92,7 +92,7 @@ class CachingBackend:
         self._within = within
         self._key = key
         self._folder = folder
-        self.found = 0
+        self.skipped = 0
         """Number of runs that were skipped."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = folder.lstat()
@@ -107,12 +107,12 @@ class CachingBackend:
         paths = [self._folder / f"{name}.pickle" for name in names]
         missing: list[int] = []
         for index, path in enumerate(paths):
-            kept = _read(path)
-            if kept is None:
+            stored = _read(path)
+            if stored is None:
                 missing.append(index)
             else:
-                self.found += 1
-                yield index, *kept
+                self.skipped += 1
+                yield index, *stored
         rest = [cases[index] for index in missing]
         for number, result, seconds in self._within.run(work, rest, lambda n: began(missing[n])):
             index = missing[number]
@@ -152,7 +152,7 @@ def sources() -> str:
 class RayBackend:
     """Executes runs on a Ray cluster, one per core, and retries a run after its node is lost.
 
-    ``address`` is ``ray`` for this machine's cluster, or without one a cluster of its own cores.
+    The ``address`` ``ray`` is the cluster that runs on this machine, or a new one of its cores.
     ``HOST:PORT`` or ``ray://HOST:PORT`` is the cluster of a head node. Raises `InputError` if the
     address is invalid, and `MissingExtraError` if ray isn't installed.
     """
@@ -167,7 +167,7 @@ class RayBackend:
 
     def __enter__(self) -> RayBackend:
         """Connect; raise `InputError` if Ray doesn't respond, or a node has another version."""
-        self._ray = ray = importlib.import_module("ray")  # the extra, only where it is asked for
+        self._ray = ray = importlib.import_module("ray")  # an extra, so only imported if used
 
         from shadowprice.executors.ray.bridge_client import (  # noqa: PLC0415
             MAX_CONNECT_ATTEMPTS,
@@ -180,18 +180,19 @@ class RayBackend:
         reason = probe(self._address)
         if reason:
             raise InputError(Fault("--on", f"no Ray answers at {self._address}", reason))
-        chosen = {} if self._address == "ray" else {"address": self._address}
-        if not chosen and "RAY_ADDRESS" not in os.environ and probe(last_head_address()):
-            # The remembered cluster is gone; Ray would retry for minutes and fail.
-            chosen = {"address": "local"}
+        options = {} if self._address == "ray" else {"address": self._address}
+        if not options and "RAY_ADDRESS" not in os.environ and probe(last_head_address()):
+            # The cluster that Ray used last is gone; Ray would retry for minutes and fail.
+            options = {"address": "local"}
         for remaining in reversed(range(MAX_CONNECT_ATTEMPTS)):
             try:
-                ray.init(log_to_driver=False, logging_level="ERROR", **chosen)
+                ray.init(log_to_driver=False, logging_level="ERROR", **options)
             except Exception as error:  # Ray raises many types
                 ray.shutdown()  # it may still be connected
                 if not remaining or not is_transient(error):
-                    text = _lines(error)
-                    hint = "install what its nodes have" if "ersion mismatch" in text else ""
+                    text = _joined_lines(error)
+                    # Ray writes "Version mismatch" or "version mismatch".
+                    hint = "install the versions of its nodes" if "ersion mismatch" in text else ""
                     raise InputError(Fault("--on", f"{self._address}: {text}", hint)) from error
             else:
                 break
@@ -214,29 +215,30 @@ class RayBackend:
     def _check(self) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
-        ask = self._ray.remote(num_cpus=0, max_retries=0)(_sources_there)
+        # No retries on other nodes: each node has to report its own version.
+        probe = self._ray.remote(num_cpus=0, max_retries=0)(_sources_there)
         responses = {}
         for node in self._ray.nodes():
             if node["Alive"] and node["Resources"].get("CPU"):
                 strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                responses[node["NodeName"]] = ask.options(scheduling_strategy=strategy).remote()
+                responses[node["NodeName"]] = probe.options(scheduling_strategy=strategy).remote()
         if not responses:
             raise InputError(Fault("--on", "no node of the cluster has a core"))
         for name, response in responses.items():
-            hint = f"install shadowprice {__version__} there, the same sources as here"
+            hint = f"install shadowprice {__version__} there, from the same sources as here"
             try:
                 digest = self._ray.get(response, timeout=NODE_PROBE_TIMEOUT_SECONDS)
             except Exception as error:  # a node that leaves, or has no such package
-                raise InputError(Fault(f"--on: node {name}", _line(error), hint)) from error
+                raise InputError(Fault(f"--on: node {name}", _last_line(error), hint)) from error
             if digest != sources():
                 raise InputError(Fault(f"--on: node {name}", "has another version", hint))
 
     def run(self, work: Work, cases: Sequence[tuple[Any, ...]], began: OnStart) -> Runs:
-        """Make one run a case, as many at a time as there are cores; see `RunBackend.run`."""
+        """Execute one run per case, one at a time per core; see `RunBackend.run`."""
         from ray.exceptions import RayError, RayTaskError  # noqa: PLC0415
 
         del began  # only Ray knows when a run starts
-        make = self._ray.remote(num_cpus=1, max_retries=RETRIES)(run_timed)
+        task = self._ray.remote(num_cpus=1, max_retries=RETRIES)(run_timed)
         waiting = deque(enumerate(cases))
         pending: dict[Any, int] = {}
         # After an error, submitted runs end with the connection. Cancelling them is unsafe: a
@@ -244,7 +246,7 @@ class RayBackend:
         while waiting or pending:
             while waiting and len(pending) < QUEUED_RUNS_PER_CORE * max(self.cores, 1):
                 index, case = waiting.popleft()
-                pending[make.remote(work, case)] = index
+                pending[task.remote(work, case)] = index
             ready, _ = self._ray.wait(list(pending), num_returns=1, timeout=1.0)
             for reference in ready:
                 try:
@@ -255,7 +257,7 @@ class RayBackend:
                     index = pending[reference]
                     raise ShadowpriceError(
                         f"run {index + 1} of {len(cases)} was lost {RETRIES + 1} times: "
-                        f"{_line(error)}"
+                        f"{_last_line(error)}"
                     ) from error
                 yield pending.pop(reference), result, seconds
 
@@ -265,17 +267,17 @@ def _sources_there() -> str:
 
 
 class _MissingRayError(MissingExtraError):
-    """The command line is wrong, not the run."""
+    """Exits with 2, because the option ``--on`` is wrong, not the run."""
 
     exit_code = 2
 
 
-def _lines(error: BaseException) -> str:
+def _joined_lines(error: BaseException) -> str:
     lines = (line.strip() for line in str(error).splitlines())
     return " ".join(line for line in lines if line)[:300] or type(error).__name__
 
 
-def _line(error: BaseException) -> str:
+def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]
 
@@ -288,11 +290,11 @@ class CpuTimes:
     """Processor time of an experiment in seconds."""
 
     runs: list[float] = field(default_factory=list)  # time of each run
-    rest: float = 0.0  # time of the serial rest: combining tables, drawing
+    rest: float = 0.0  # time of the serial part: combining tables, drawing
 
     def on(self, cores: int) -> float:
-        """Return the estimated time on a number of free cores as fast as the measured ones."""
-        # Longest first, each on the core that is free first; then the serial rest.
+        """Estimate the time on a number of idle cores as fast as the measured ones."""
+        # Longest run first, each on the core that is free first; then the serial part.
         free = [0.0] * cores
         for seconds in sorted(self.runs, reverse=True):
             heapreplace(free, free[0] + seconds)
@@ -351,9 +353,9 @@ def compare_spread(
 
 
 def comparison_cache(spread: RunBackend, folder: Path) -> CachingBackend:
-    """Return a store that keeps a comparison's runs until all are done.
+    """Return a backend that stores a comparison's runs until all are done.
 
-    A scenario contains functions, which can't be compared by content. So the key consists of the
+    A scenario contains functions, which have no digest. So the key of a run consists of the
     recorded inputs, the seed and the policy.
     """
 

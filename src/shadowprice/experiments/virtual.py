@@ -1,7 +1,7 @@
-"""A workload on the live service in virtual time, for experiments.
+"""Runs a workload on the live service in virtual time, for experiments.
 
-Everything that decides and records is the service's own; jobs are `VirtualJob`s. The service's
-libraries are loaded only when it runs.
+The service is the real one, only its clock and executor are virtual; jobs are `VirtualJob`s. The
+service's libraries are loaded only when it runs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class VirtualOutcome:
     done: float  # mini-batches that it computed
     lost: float  # mini-batches of `done` that no checkpoint kept
     reason: str = ""  # why it didn't complete
-    has_learnt_margin: bool = False  # enough jobs had finished to learn its first promise's margin
+    has_learnt_margin: bool = False  # whether its first promise has a margin learnt from other jobs
     is_due: bool = True  # its first promise ended before the run did
 
     @property
@@ -67,10 +67,11 @@ def run_live(
     """Run jobs on the live service in virtual time, and return their results by name.
 
     ``cluster`` is the record of a cluster file. Each job has a submission time in seconds after the
-    start, its stated record, and its real behaviour. The run ends after ``seconds`` at the latest;
-    jobs that aren't over then didn't complete. ``settings`` are further settings of the service.
+    start, its stated record, and its real behaviour. The run ends after ``seconds`` at the latest,
+    and jobs that are still open count as not completed. ``settings`` are further settings of the
+    service.
     """
-    from shadowprice.service.virtual import VirtualService  # noqa: PLC0415  # the web's libraries
+    from shadowprice.service.virtual import VirtualService  # noqa: PLC0415  # imports web libraries
 
     async def main(clock: VirtualClock) -> dict[str, VirtualOutcome]:
         loop = asyncio.get_running_loop()
@@ -80,7 +81,7 @@ def run_live(
             executor = VirtualExecutor(
                 clock, {submitted_key(record): job for _, record, job in jobs}
             )
-            # As stated: so do simulations, which the runs are compared with.
+            # Stated values count as they are, as in the simulations that runs are compared with.
             chosen = {"values": STATED, **(settings or {})}
             service = VirtualService(Path(folder), cluster, choice, clock, executor, chosen)
             await service.start()
@@ -99,7 +100,7 @@ def run_live(
 
 
 def submitted_key(record: Mapping[str, Any]) -> str:
-    """Return the key of a submitted job; each name occurs once."""
+    """Return the key of a submitted job in the service: its name, qualified by its tenant."""
     return qualified_name(record.get("tenant"), str(record["name"]))
 
 

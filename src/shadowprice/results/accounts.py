@@ -2,7 +2,8 @@
 
 They are computed from the run's files alone: payments from ``payments.jsonl``, utilities from
 ``jobs.parquet``, used places from ``allocations.parquet`` and shares from ``run.json``. A place is
-the capacity for one worker or one parameter server.
+the capacity for one worker or one parameter server. Sections and equations are those of Astraea's
+paper (IEEE TC 72(3), 2023).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class TenantAccount:
         Millionths of a unit of utility: paid by the tenant's jobs, received by the tenant, and the
         part of both that the jobs paid for the tenant's own unused share.
     lent, borrowed : mapping of str to float
-        Unit-slots by type: the tenant's unused share that others used, and the share of others
+        Place-slots by type: the tenant's unused share that others used, and the share of others
         that the tenant's jobs used. Loans of the tenant to itself are excluded.
     fairness : float or None
         Revenue fairness ratio (section 5.1): the tenant's share of all revenue, over the mean of
@@ -177,22 +178,22 @@ def timeline(run: RunData, accounts: TenantAccounts) -> pl.DataFrame:
     earned, paid, received
         Units of utility, without a tenant's payments to itself.
     lent, borrowed
-        Unit-slots of all types together.
+        Place-slots of all types together.
     """
     finished = run.jobs.filter(pl.col("completion").is_not_null())
     external = accounts.payments.filter(pl.col("payer") != pl.col("payee")).with_columns(
         pl.col("amount") / MICRO
     )
     parts = [
-        _moves(finished, "completion", "tenant", "utility", "earned"),
-        _moves(external, "slot", "payer", "amount", "paid"),
-        _moves(external, "slot", "payee", "amount", "received"),
+        _amounts(finished, "completion", "tenant", "utility", "earned"),
+        _amounts(external, "slot", "payer", "amount", "paid"),
+        _amounts(external, "slot", "payee", "amount", "received"),
         accounts.loans_by_slot,
     ]
     return _add_up(parts, "slot", "tenant")
 
 
-def _moves(table: pl.DataFrame, slot: str, tenant: str, value: str, name: str) -> pl.DataFrame:
+def _amounts(table: pl.DataFrame, slot: str, tenant: str, value: str, name: str) -> pl.DataFrame:
     return table.select(
         pl.col(slot).alias("slot"),
         pl.col(tenant).alias("tenant"),
@@ -218,8 +219,8 @@ def _borrowed_places(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return loans by lender and borrower, and the tenants' loans by slot.
 
-    Eq. (2) divides the borrowed places of a slot over all lenders, so there are as many parts as
-    pairs of tenants in each slot. They are added up piece by piece, to bound the memory.
+    Eq. (2) divides the borrowed places of a slot over all lenders, so each slot has a part for each
+    pair of tenants. Blocks of slots are summed one by one, to bound the memory.
     """
     pairs = [pl.DataFrame(schema=typed_columns("type lender borrower places:f"))]
     by_slot = [pl.DataFrame(schema=typed_columns("slot:i tenant lent:f borrowed:f"))]
@@ -244,7 +245,7 @@ def _borrowed_places(
             pairs.append(parts.group_by("type", "lender", "borrower").agg(pl.col("places").sum()))
             external = parts.filter(pl.col("lender") != pl.col("borrower"))
             by_slot += [
-                _moves(external, "slot", role, "places", name)
+                _amounts(external, "slot", role, "places", name)
                 for role, name in (("lender", "lent"), ("borrower", "borrowed"))
             ]
             by_slot = [_add_up(by_slot, "slot", "tenant")]
@@ -253,7 +254,7 @@ def _borrowed_places(
 
 
 _MAX_PARTS: Final = 2_000_000
-"""Parts of loans that are computed at once, about: some take a hundred bytes."""
+"""Approximate number of parts of loans in a block of slots; each takes about 100 bytes."""
 
 
 def _add_up(tables: Sequence[pl.DataFrame], *keys: str) -> pl.DataFrame:
@@ -262,7 +263,10 @@ def _add_up(tables: Sequence[pl.DataFrame], *keys: str) -> pl.DataFrame:
 
 
 def _divide_loans(used: pl.DataFrame, owned: pl.DataFrame) -> pl.DataFrame:
-    """Return borrowed places by slot, type, lender and borrower, in proportion to Eq. (2)."""
+    """Return borrowed places by slot, type, lender and borrower, as Eq. (2) divides them.
+
+    Lenders share the loans of a slot in proportion to their unused places.
+    """
     own = (
         used.filter(pl.col("loan").is_null())
         .group_by("slot", "type", lender="tenant")
@@ -321,7 +325,7 @@ def _parse_place_type(demand: str) -> str:
 
 
 def _rows_by(table: pl.DataFrame, key: str) -> Callable[[str], pl.DataFrame]:
-    """Return a function from a tenant to the rows of a table with that key."""
+    """Return a function that returns the rows of a table whose ``key`` is a tenant."""
     parts, no_rows = table.partition_by(key, as_dict=True), table.clear()
     return lambda tenant: parts.get((tenant,), no_rows)
 

@@ -64,7 +64,7 @@ class JobAdvice:
 
     job: str
     slot: int  # arrival slot, in which the policy is queried again
-    held: str  # everything that the advice assumes to stay unchanged, formatted
+    held: str  # what the advice assumes to stay unchanged, formatted
     advice: Sequence[Advice]  # one for each kind of change that gets the job admitted
     ineffective: Sequence[IneffectiveChange] = ()  # kinds that don't
     left_out: Sequence[str] = ()  # keys whose changes need runs that take too long
@@ -138,7 +138,7 @@ def advice_lines(
 
 
 def _smallest_work_changes(advice: Sequence[Advice]) -> Iterator[Advice]:
-    """Yield all advice, but only the smallest of the changes to the amount of work."""
+    """Yield all advice, except that only the smallest change to the amount of work is kept."""
     work = [item for item in advice if item.way == "work"]
     smallest = min(work, key=lambda item: 1 - int(item.after) / int(item.before), default=None)
     for item in advice:

@@ -1,4 +1,4 @@
-"""Columns of tables with their types, in one line, and blocks of rows."""
+"""Declares the columns of a table in one line, and splits tables into blocks of slots."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 
 def typed_columns(names: str) -> dict[str, pl.DataType]:
-    """Return columns by name, in order; ``name`` is text.
+    """Return the types of columns by name, from names separated by spaces.
 
-    ``name:i`` is an integer of 64 bits, ``name:s`` one of 32, and ``name:f`` a float.
+    ``name`` is text, ``name:i`` a 64-bit integer, ``name:s`` a 32-bit integer, ``name:f`` a float.
     """
     kinds = {"": pl.String(), "i": pl.Int64(), "s": pl.Int32(), "f": pl.Float64()}
     return {name: kinds[kind] for name, _, kind in (word.partition(":") for word in names.split())}

@@ -30,7 +30,7 @@ JSON_FILE: Final = "compare.json"
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One measure of several runs."""
+    """One metric of several runs."""
 
     key: str
     name: str
@@ -44,17 +44,16 @@ def display_rows(runs: Sequence[RunData]) -> list[MetricRow]:
     infos = [run.info for run in runs]
     end = max(run.summary["end"] for run in runs)
     rows = []
-    for measure in metrics_for(infos):
-        values = [measure.read(info) for info in infos]
-        if measure.key == RESTRICTED:
+    for metric in metrics_for(infos):
+        values = [metric.read(info) for info in infos]
+        if metric.key == RESTRICTED:
             if len(runs) > 1:
-                rows.append(_common(runs))
+                rows.append(_common_jct_row(runs))
+            # Runs are only comparable up to a common end.
             values = [restricted_mean_until(info, end) for info in infos]
-        texts = ["-" if value is None else measure.written(value) for value in values]
+        texts = ["-" if value is None else metric.written(value) for value in values]
         rows.append(
-            MetricRow(
-                measure.key, measure.name, values, texts, best_positions(values, measure.better)
-            )
+            MetricRow(metric.key, metric.name, values, texts, best_positions(values, metric.better))
         )
     return [row for row in rows if any(value is not None for value in row.values)]
 
@@ -67,7 +66,7 @@ def comparison_short_table(
     return ShortTable(title, ("", *labels), cells, len(cells), range(1, len(labels) + 1))
 
 
-def _common(runs: Sequence[RunData]) -> MetricRow:
+def _common_jct_row(runs: Sequence[RunData]) -> MetricRow:
     """Return the row of mean completion times over the jobs that every run finished."""
     shared, means = common_completion([run.jobs for run in runs])
     texts = ["-" if mean is None else format_number(mean) for mean in means]
@@ -88,9 +87,9 @@ def comparison_to_record(
 ) -> Fields:
     """Return a comparison as stored in ``compare.json``.
 
-    ``runs`` are those of the first seed, and ``trials`` holds the measures of all seeds; see
-    `seeds_section` of the page. ``gains`` are those of more servers, and ``drawn`` lists what was
-    drawn at random.
+    ``runs`` are those of the first seed, and ``trials`` holds the metrics of all seeds; see
+    `seeds_section` of the page. ``gains`` are those of more servers, and ``drawn`` lists the inputs
+    that were drawn at random.
     """
     record: Fields = {
         "drawn": list(drawn),
@@ -107,7 +106,7 @@ def comparison_to_record(
             }
             for run in runs
         },
-        # Not in the summaries: some measures depend on all runs, or on their latest end.
+        # Not in the summaries: some metrics depend on all runs, or on their latest end.
         "measures": {
             row.name: dict(zip((run.policy for run in runs), row.values, strict=True))
             for row in display_rows(runs)
@@ -119,7 +118,7 @@ def comparison_to_record(
 
 
 def drawn_text(drawn: Sequence[str], seeds: Sequence[int]) -> str:
-    """Return the sentence about what was drawn at random with ``seeds``; empty if nothing was."""
+    """Return the sentence about inputs drawn at random with ``seeds``; empty if none were."""
     if not drawn:
         return ""
     *others, last = drawn

@@ -200,7 +200,7 @@ def _describe_outcome(row: Row, policy: str) -> str:
 HEADS: Final = (
     "with", "policy", "utility", "gain", "finished", "mean JCT", "mean wait", "waiting saved",
 )  # fmt: skip
-"""Columns of the table. Mean times are differences: negative means sooner."""
+"""Columns of the table; mean times are differences, and negative if the times are shorter."""
 
 GAINS_REMARK: Final = (
     "Each row runs the same jobs again on the larger cluster, with the same seed. Gain, finished "
@@ -231,7 +231,7 @@ class CapacityGain:
     def of(
         cls, change: str, servers: Mapping[str, int], before: RunData, after: RunData
     ) -> CapacityGain:
-        """Compare the run with more servers with the run before, of the same jobs and policy."""
+        """Compare a run with more servers to the run before, of the same jobs and policy."""
         slot_seconds = float(before.info["cluster"]["slot_seconds"])
         _, means = common_completion([before.jobs, after.jobs])
         waits = _waiting_slots(before.jobs).join(

@@ -48,8 +48,8 @@ def mean_present(table: pl.DataFrame) -> Floats:
     """Return the mean number of jobs that were present during each job's life, itself included.
 
     A job is present from its submission to the end of its completion slot, or to the slot in which
-    it was refused, dropped or cancelled. Its life is the same time. NaN for a job that is still
-    present at the end of the run, or has no life because it was refused when it arrived.
+    it was refused, dropped or cancelled; this time is its life. NaN for a job that is still present
+    at the end of the run, or has no life because it was refused when it arrived.
     """
     arrived = (table["outcome"] != "not arrived").to_numpy()
     submitted = table["submitted"].to_numpy()
@@ -77,7 +77,7 @@ def mean_present(table: pl.DataFrame) -> Floats:
 def slots_alone(cluster: Cluster, jobs: Sequence[Job], present: Floats) -> Floats:
     """Return the completion time of each job alone on a share of 1/``present`` of the cluster.
 
-    A job with w workers and p parameter servers needs the largest of these cluster fractions:
+    A job with w workers and p parameter servers needs the largest of these fractions:
 
     - w, over the number of its workers that fit on the empty cluster
     - p, over the number of its parameter servers that fit on the empty cluster
@@ -170,23 +170,21 @@ class _Fractions:
         self._sizes = sizes.astype(np.float64)
         is_limited = (self._capacity < UNLIMITED).all(axis=0)
         self._totals = np.where(is_limited, self._sizes @ self._capacity, np.inf)
-        self._held: dict[tuple[bytes, bytes], tuple[float, float]] = {}
+        self._unit_counts: dict[tuple[bytes, bytes], tuple[float, float]] = {}
 
     def needed(self, choices: _Choices) -> Floats:
         """Return the fraction of the cluster that each worker count needs."""
-        held = np.array([self._units(job) for job in choices.jobs])[choices.owners]
+        units = np.array([self._units(job) for job in choices.jobs])[choices.owners]
         with np.errstate(divide="ignore", invalid="ignore"):
-            needed = choices.workers / held[:, 0]
-            np.fmax(needed, choices.ps / held[:, 1], out=needed)  # 0 / 0 needs none
+            needed = choices.workers / units[:, 0]
+            # 0 / 0 is NaN, which fmax ignores: no PS are needed.
+            np.fmax(needed, choices.ps / units[:, 1], out=needed)
             for resource, total in enumerate(self._totals):
                 np.fmax(needed, choices.usage(resource) / total, out=needed)
         return np.asarray(needed, dtype=np.float64)
 
     def fit_one_server(self, choices: _Choices) -> NDArray[np.bool_]:
-        """Return whether one server can hold each choice.
-
-        False for jobs whose rate doesn't depend on it.
-        """
+        """Return whether one server can hold each worker count; False for jobs with one rate."""
         has_two_rates = np.array([job.two_rates for job in choices.jobs])[choices.owners]
         fit = np.zeros(len(choices.owners), dtype=np.bool_)
         if not has_two_rates.any():
@@ -203,12 +201,12 @@ class _Fractions:
     def _units(self, job: Job) -> tuple[float, float]:
         """Return how many workers of the job fit on the empty cluster, and how many of its PS."""
         key = job.worker.tobytes(), b"" if job.ps is None else job.ps.tobytes()
-        if key not in self._held:
-            self._held[key] = (
+        if key not in self._unit_counts:
+            self._unit_counts[key] = (
                 self._count(job.worker, self._hosts_workers),
                 0.0 if job.ps is None else self._count(job.ps, self._hosts_ps),
             )
-        return self._held[key]
+        return self._unit_counts[key]
 
     def _count(self, demand: Integers, hosts: NDArray[np.bool_]) -> float:
         is_used = demand > 0

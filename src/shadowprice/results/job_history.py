@@ -85,7 +85,7 @@ def read_job_history(folder: Path, name: str) -> JobHistory:
     jobs = run_directory.read_table(folder, "jobs")
     row = jobs.filter(pl.col("job") == name)
     if row.is_empty():
-        raise InputError(_unknown(folder, name, jobs["job"].to_list()))
+        raise InputError(_unknown_job(folder, name, jobs["job"].to_list()))
     job: Fields = row.row(0, named=True)
     for key in ("worth", "shape"):
         job[key] = json.loads(job[key])
@@ -111,11 +111,11 @@ def merge_spans(rows: Sequence[tuple[Any, ...]]) -> list[PlacementSpan]:
     return joined
 
 
-def _unknown(folder: Path, name: str, known: list[str]) -> Fault:
-    # Only compare the first 2,000 names, because fuzzy matching is slow and a run may be large.
-    near = known[:2_000] if len(name) <= bounds.NAME.maximum else []
-    close = difflib.get_close_matches(name, near, 3, cutoff=0.5)
-    close += [other for other in known if name.lower() in other.lower() and other not in close]
+def _unknown_job(folder: Path, name: str, names: list[str]) -> Fault:
+    # Compare at most 2,000 names, because fuzzy matching is slow and a run may be large.
+    compared = names[:2_000] if len(name) <= bounds.NAME.maximum else []
+    close = difflib.get_close_matches(name, compared, 3, cutoff=0.5)
+    close += [other for other in names if name.lower() in other.lower() and other not in close]
     quoted = " or ".join(repr(other) for other in close[:3])
     hint = f"did you mean {quoted}?" if close else f"its jobs are in {folder}/jobs.parquet"
     return Fault(str(folder), f"unknown job {quote_for_display(name)}", hint)
@@ -127,24 +127,24 @@ _BROKEN_PREMISES: Final = {
     "empty_is_priced": "empty=admits lowers L",
     "horizon_reaches_end": "the horizon ends before the timespan",
     "demands_are_small": "one job can take {max_share_of_server:.3g} of a server",
-    "schedules_are_optimal": "schedules are within a gap or in whole chunks",
+    "schedules_are_optimal": "schedules are optimal only within a gap or in whole chunks",
     "moves_are_free": "some job loses time when it moves, or can't move",
     "undisturbed": "servers, the timespan, jobs or their plans changed",
-    "gain_is_theorem_2": "G is not Theorem 2's",
+    "gain_is_theorem_2": "G is not the value of Theorem 2",
     "no_placement_repaired": "some placement was repaired or searched, not rounded",
 }
 """Reason why a ratio isn't proved, by the premise of the theorem that is false."""
 
 _BROKEN_LEMMA_3: Final = {
-    "theta_is_lemma_3": "theta isn't the lemma's",
-    "gangs_are_small": "some gang takes much of its pool",
-    "utility_covers_slots": "some gang is worth less than 1 per slot of a process",
+    "theta_is_lemma_3": "theta is not the value of Lemma 3",
+    "gangs_are_small": "some gang takes a large part of its pool",
+    "utility_covers_slots": "the utility of some gang is below 1 per slot of a process",
     "undisturbed": "servers, jobs or their plans changed",
 }
 
 _BROKEN_THEOREM_1: Final = {
     "lemma_3_premises_held": "Lemma 3 isn't proved",
-    "lambda_is_lemma_1": "lambda is below Lemma 1's",
+    "lambda_is_lemma_1": "lambda is below the value of Lemma 1",
     "rounds_double": "rounds stopped doubling",
     "all_jobs_completed": "some job was not completed",
 }
@@ -164,7 +164,7 @@ def history_lines(history: JobHistory, maximum: int | None) -> Iterator[tuple[st
         promise = decision.get("promise", promise)
         admitted |= decision["outcome"] == "admitted"
     yield "", ""
-    yield from _history_lines(history, maximum)
+    yield from _result_lines(history, maximum)
 
 
 def guarantee_text(info: Mapping[str, Any]) -> str:
@@ -176,12 +176,12 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
         return _rounds_guarantee_text(data)
     if data["ratio"] is None:
         return "none: no ratio is proved for these prices"
-    answer = {True: "it is", False: "it is not", None: "which is not known"}
+    answer = {True: "it is", False: "it is not", None: "unknown"}
     text = (
-        f"for demands small beside a server at least 1/{data['ratio']:.3g} of the offline optimum, "
-        f"if D0 = {data['D0']:.4g} is at most half of it: "
-        f"{answer[data['D0_within_half_of_optimum']]} "
-        f"(it lies from {data['optimum_at_least']:.4g} to {data['optimum_at_most']:.4g})"
+        f"at least 1/{data['ratio']:.3g} of the offline optimum, if demands are small beside a "
+        f"server and D0 = {data['D0']:.4g} is at most half of the optimum "
+        f"({answer[data['D0_within_half_of_optimum']]}: the optimum lies between "
+        f"{data['optimum_at_least']:.4g} and {data['optimum_at_most']:.4g})"
     )
     text += _not_proved(data, _BROKEN_PREMISES)
     if "no_placement_repaired" in data:
@@ -208,7 +208,7 @@ def _not_proved(guarantee: Mapping[str, Any], reasons: Mapping[str, str]) -> str
         for premise, reason in reasons.items()
         if not guarantee.get(premise, True)
     ]
-    return f", not proved here, because {' and '.join(broken)}" if broken else ""
+    return f"; not proved here: {', '.join(broken)}" if broken else ""
 
 
 def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
@@ -249,20 +249,20 @@ def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
 def _in_time(job: dict[str, Any], slot: float) -> str:
     last = math.floor(job["due"]) - 1
     if last < job["arrival"]:
-        return "in no slot: its target is over before the slot of its arrival is"
+        return "never: its target lies before the end of its arrival slot"
     after = format_seconds((job["due"] - job["submitted"]) * slot)
-    return f"in slot {last} at the latest: {after} after its submission, to the end of the slot"
+    return f"by the end of slot {last}: its target is {after} after its submission"
 
 
 def _bag_request_lines(
     job: dict[str, Any], shape: dict[str, Any], slot: float
 ) -> Iterator[tuple[str, str]]:
-    yield "requested", f"{job['demand']} for every copy of a task"
+    yield "requested", f"{job['demand']} for each copy of a task"
     for number, (count, distribution, mean) in enumerate(shape["tasks"]):
         text = f"{pluralize(count, 'task')}, {distribution}, {format_seconds(mean)} on average"
         yield "tasks" if number == 0 else "", f"group {number}: {text}"
     until = format_seconds((job["arrival"] - job["submitted"] + shape["deadline_slots"]) * slot)
-    limit = f"missed with probability {shape['miss_probability']:g} at most"
+    limit = f"missed with a probability of at most {shape['miss_probability']:g}"
     yield "deadline", f"{until} after its submission, {limit}"
     yield "worth", _utility_text(job)
 
@@ -333,7 +333,7 @@ def _compare_bound(bound: float, payoff: float) -> str:
     return f"than {bound:.4g}{above}"
 
 
-def _history_lines(history: JobHistory, maximum: int | None) -> Iterator[tuple[str, str]]:
+def _result_lines(history: JobHistory, maximum: int | None) -> Iterator[tuple[str, str]]:
     job = history.job
     if history.ran:
         yield from _placement_lines(history, "ran", history.ran, maximum)

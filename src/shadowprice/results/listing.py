@@ -86,16 +86,17 @@ def filter_jobs(
     outcomes: Sequence[str] = (),
     late: bool | None = None,
 ) -> pl.DataFrame:
-    """Return the rows of a job table that match; empty restrictions don't restrict it.
+    """Return the rows of a job table that satisfy all restrictions; empty ones have no effect.
 
-    ``patterns`` by column are in the style of file names (``resnet*``), and one has to match.
-    ``ranges`` are those of columns with slots. ``late`` selects jobs that missed their target.
+    ``patterns`` are by column, in the style of file names (``resnet*``); one of a column's patterns
+    has to match. ``ranges`` are by column, for columns with slots. ``late`` selects jobs that
+    missed their target, or if False, those that met it.
     """
     unknown = next((outcome for outcome in outcomes if outcome not in OUTCOMES), None)
     if unknown is not None:
         hint = hint_for_unknown(unknown, OUTCOMES)
         raise InputError(Fault("--outcome", f"unknown outcome {quote_for_display(unknown)}", hint))
-    wanted = pl.lit(value=True)
+    condition = pl.lit(value=True)
     for column, alternatives in patterns.items():
         if alternatives:
             matching = [
@@ -103,16 +104,16 @@ def filter_jobs(
                 for value in jobs[column].drop_nulls().unique().to_list()
                 if any(fnmatch.fnmatchcase(value, pattern) for pattern in alternatives)
             ]
-            wanted &= pl.col(column).is_in(matching).fill_null(value=False)
+            condition &= pl.col(column).is_in(matching).fill_null(value=False)
     if outcomes:
-        wanted &= pl.col("outcome").is_in(list(outcomes))
+        condition &= pl.col("outcome").is_in(list(outcomes))
     for column, span in ranges.items():
         if span is not None:
-            wanted &= span.holds(column)
+            condition &= span.holds(column)
     if late is not None:
-        over = pl.col("late") > 0
-        wanted &= (over if late else ~over).fill_null(value=False)
-    return jobs.filter(wanted)
+        is_late = pl.col("late") > 0
+        condition &= (is_late if late else ~is_late).fill_null(value=False)
+    return jobs.filter(condition)
 
 
 OUTCOMES: Final = (

@@ -108,8 +108,7 @@ _OUTCOMES: Final = (
 )
 _TIMES: Final = (
     _summary("in_time", "in time, of all with a target", "met_target.share", 1, "share", True),
-    # Only covers finished jobs: without a preferred direction, because a policy may finish
-    # only the short ones.
+    # No direction is better, because a policy may finish only short jobs.
     _summary("mean_jct", "mean JCT of finished, slots", "jct.mean", over_seeds=True),
     MetricDefinition("completion_ratio", "mean JCT over its lower bound", _completion_ratio, -1),
     _summary("median_jct", "median JCT of finished, slots", "jct.median"),
@@ -170,16 +169,16 @@ def metrics_for(infos: Sequence[Mapping[str, Any]]) -> list[MetricDefinition]:
         for name in infos[0]["summary"]["utilisation"]
     ]
     shown = []
-    for measure in (*_BEFORE_RESOURCES, *use, *_MONEY, *_COMPUTING):
-        values = [value for info in infos if (value := measure.read(info)) is not None]
-        if any(values) if measure.unless_zero else values:
-            shown.append(measure)
+    for metric in (*_BEFORE_RESOURCES, *use, *_MONEY, *_COMPUTING):
+        values = [value for info in infos if (value := metric.read(info)) is not None]
+        if any(values) if metric.unless_zero else values:
+            shown.append(metric)
     return shown
 
 
 def read_metrics(info: Mapping[str, Any]) -> dict[str, float | None]:
     """Return every metric in `OVER_SEEDS` of a run, by key."""
-    return {measure.key: measure.read(info) for measure in OVER_SEEDS}
+    return {metric.key: metric.read(info) for metric in OVER_SEEDS}
 
 
 def best_positions(values: Sequence[float | None], better: int) -> frozenset[int]:

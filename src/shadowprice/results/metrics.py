@@ -18,8 +18,7 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
     """Return the metrics of a run, from its `tables.job_table` and `tables.slot_table`.
 
     Every share refers to all jobs that arrived. Completion times only cover finished jobs, so a
-    policy improves them by finishing only short jobs. `restricted_mean` can't be improved by such a
-    choice.
+    policy improves them by finishing only short jobs. No choice of jobs improves `restricted_mean`.
 
     ``jobs`` counts the workload, and ``arrived`` those that arrived before the run ended. Of these:
     ``admitted`` (committed by a planner, or queued and not refused), ``finished``, ``refused``,
@@ -28,8 +27,8 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
     submission to the end of the completion slot, for finished jobs. ``makespan`` is in slots from
     the first arrival to the end of the last completion. ``utilisation`` is from the first arrival
     to ``end``. ``restarts`` counts moves, resizes and resumptions; ``lost_gpu_hours`` is the time
-    that they and repeated work took, None if unknown. ``abandoned_work`` is the share of all
-    worker-slots that jobs took that didn't finish, None if nothing ran.
+    that they and repeated work took, None if unknown. ``abandoned_work`` is the share of
+    unfinished jobs in all worker-slots, None if nothing ran.
     """
     counts = {str(name): int(number) for name, number in jobs["outcome"].value_counts().iter_rows()}
     arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)
@@ -161,7 +160,7 @@ def _mean_and_percentiles(values: pl.Series, **percentiles: float) -> Summary:
 
 
 def _sum(values: pl.Series) -> float | None:
-    """Return the sum of a column; None if it has rows, but no values."""
+    """Return the sum of a column; None if all its rows are null, as for a cluster log."""
     is_unknown = len(values) and values.null_count() == len(values)
     return None if is_unknown else float(values.sum())
 

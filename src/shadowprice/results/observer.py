@@ -12,8 +12,9 @@ from shadowprice.engine.job_record import JobRecord
 class Observer:
     """Hooks that a driver calls while it runs an engine; by default they do nothing.
 
-    If the observer `collects` closed jobs, the driver removes them from the engine. If it takes
-    quiet slots, the driver may report many of them at once, instead of their events.
+    If ``collects`` is true, the driver removes closed jobs from the engine and passes their records
+    to `on_jobs_closed`. If ``takes_quiet_slots`` is true, it may replace the events of slots in
+    which jobs only make progress by one call of `on_quiet_slots`.
     """
 
     collects = False

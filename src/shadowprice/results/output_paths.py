@@ -20,7 +20,7 @@ from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 WRITTEN_BY: Final = "shadowprice"
 """Marker of files written by this package, if their format has a field for it."""
 
-_HEAD: Final = 4096
+_HEAD_BYTES: Final = 4096  # bytes of a file that show who wrote it
 
 
 def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
@@ -29,7 +29,7 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
     ``ours`` returns whether the first 4 KiB of an existing file show that it is an earlier result.
     Links, devices, directories and foreign files are refused.
     """
-    new = "choose a new name, or remove it first"
+    hint = "choose a new name, or remove it first"
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -38,13 +38,13 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
         raise InputError(Fault(str(path), f"cannot be written: {error.strerror}")) from error
     if mode is not None:
         if stat.S_ISLNK(mode):
-            raise InputError(Fault(str(path), "is a link", new))
+            raise InputError(Fault(str(path), "is a link", hint))
         if stat.S_ISDIR(mode):
-            raise InputError(Fault(str(path), "is a directory, not a file", new))
+            raise InputError(Fault(str(path), "is a directory, not a file", hint))
         if not stat.S_ISREG(mode):
-            raise InputError(Fault(str(path), "is not a regular file", new))
+            raise InputError(Fault(str(path), "is not a regular file", hint))
         if not ours(_read_head(path)):
-            raise InputError(Fault(str(path), "is a file that was not written by this", new))
+            raise InputError(Fault(str(path), "is a file that this command did not write", hint))
     folder = path.parent
     if not folder.is_dir():
         message = f"the folder {folder} does not exist"
@@ -53,7 +53,7 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        message = f"the folder {folder} cannot be written to: {error.strerror}"
+        message = f"the folder {folder} is not writable: {error.strerror}"
         raise InputError(Fault(str(path), message)) from error
 
 
@@ -63,22 +63,22 @@ def created_directory(folder: Path) -> Iterator[None]:
 
     The folder is created at once, because no earlier check can rule out every failure.
     """
-    made: list[Path] = []
+    created: list[Path] = []
     try:
-        create_directories(folder, made)
+        create_directories(folder, created)
     except OSError as error:
-        remove_created_directories(made)
-        message = f"cannot be made a directory: {error.strerror}"
+        remove_created_directories(created)
+        message = f"cannot be created as a directory: {error.strerror}"
         raise InputError(Fault(str(folder), message)) from error
     try:
         yield
     except BaseException:
-        remove_created_directories(made)
+        remove_created_directories(created)
         raise
 
 
-def create_directories(folder: Path, made: list[Path]) -> None:
-    """Create a folder and its missing parents; append each to ``made`` once it exists."""
+def create_directories(folder: Path, created: list[Path]) -> None:
+    """Create a folder and its missing parents; append each to ``created`` once it exists."""
     missing = []
     while not folder.exists():
         if folder.is_symlink():
@@ -87,12 +87,12 @@ def create_directories(folder: Path, made: list[Path]) -> None:
         folder = folder.parent
     for directory in reversed(missing):
         directory.mkdir()
-        made.append(directory)
+        created.append(directory)
 
 
-def remove_created_directories(made: list[Path]) -> None:
+def remove_created_directories(created: list[Path]) -> None:
     """Remove folders that `create_directories` created, unless they contain other files."""
-    for folder in reversed(made):
+    for folder in reversed(created):
         with suppress(OSError):
             folder.rmdir()
 
@@ -105,7 +105,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        # Only their owner may read the files, and directories, that tempfile creates.
+        # tempfile creates files that only their owner may read.
         temporary.chmod(0o666 & ~umask())
         temporary.replace(path)
     finally:
@@ -141,7 +141,9 @@ GENERATOR: Final = f'<meta name="generator" content="{WRITTEN_BY}">'
 
 def add_generator_tag(text: str) -> str:
     """Return a page with the marker in its head."""
-    return text if GENERATOR in text[:_HEAD] else text.replace("<head>", f"<head>{GENERATOR}", 1)
+    if GENERATOR in text[:_HEAD_BYTES]:
+        return text
+    return text.replace("<head>", f"<head>{GENERATOR}", 1)
 
 
 def is_marked_yaml(head: str) -> bool:
@@ -175,7 +177,7 @@ def umask() -> int:
 def _read_head(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            return file.read(_HEAD).decode("utf-8", "replace")
+            return file.read(_HEAD_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -191,11 +193,11 @@ def check_directory(out: Path, is_replaceable: Callable[[Path], bool]) -> None:
 
 
 class AtomicDirectory:
-    """Output directory that is filled beside its final path and then renamed to it.
+    """Output directory that is filled under a temporary name and then renamed.
 
-    An earlier result at that path, as ``is_replaceable`` decides, is replaced. Anything else is
-    refused, such as links, devices, and directories with other files. ``path`` is the temporary
-    directory to write to. Leaving the context removes it unless `commit` was called.
+    An earlier result at the final path is replaced if ``is_replaceable`` returns true. Links,
+    devices, and directories with other files are refused. ``path`` is the temporary directory to
+    write to. Leaving the context removes it unless `commit` was called.
     """
 
     def __init__(self, out: Path, is_replaceable: Callable[[Path], bool]) -> None:
@@ -246,6 +248,7 @@ class AtomicDirectory:
         if not self.out.exists():
             self.path.rename(self.out)
             return
+        # A directory can't be renamed to one that has files, so move the old one away first.
         old = self.path.with_suffix(".replaced")
         self.out.rename(old)
         try:
@@ -270,7 +273,7 @@ class AtomicDirectory:
         if out.is_mount():
             raise InputError(Fault(str(self._given_path), "is a mount point", _INSIDE))
         if any(out.iterdir()) and not self._is_replaceable(out):
-            message = "holds files that no earlier run of this kind wrote"
+            message = "contains files that no earlier run of this kind wrote"
             raise InputError(Fault(str(self._given_path), message, _NEW))
 
     def _unused_sibling(self) -> Path:

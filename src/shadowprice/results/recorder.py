@@ -38,13 +38,13 @@ Flags = NDArray[np.bool_]
 class HeatBins:
     """Rows of numbers by slot, averaged over neighbouring slots if there are too many.
 
-    A row has ``width`` numbers. If a slot lies beyond ``most`` bins, the slots per bin double.
+    A row has ``width`` numbers. If a slot lies beyond ``maximum`` bins, the slots per bin double.
     """
 
     def __init__(self, width: int, maximum: int = HEAT_BINS) -> None:
         self.slots_per_bin = 1
         self.origin: int | None = None
-        self.most = maximum
+        self.maximum = maximum
         self._sums = np.zeros((0, width))
         self._counts = np.zeros(0, dtype=np.int64)
 
@@ -52,7 +52,8 @@ class HeatBins:
         """Add the rows of slots; the first bin starts with the first added slot."""
         if self.origin is None:
             self.origin = slots.start
-        covered = max(0, self.origin + self.most * self.slots_per_bin - slots.start)
+        # Number of the added slots within the maximum number of bins.
+        covered = max(0, self.origin + self.maximum * self.slots_per_bin - slots.start)
         if covered < len(slots):
             if covered:
                 self.add(slots[:covered], rows[:covered])
@@ -71,7 +72,7 @@ class HeatBins:
             return np.asarray(self._sums / self._counts[:, None], dtype=np.float64)
 
     def _grow(self, needed: int) -> None:
-        size = min(self.most, max(needed, 2 * len(self._counts), 64))
+        size = min(self.maximum, max(needed, 2 * len(self._counts), 64))
         added = size - len(self._counts)
         self._sums = np.pad(self._sums, ((0, added), (0, 0)))
         self._counts = np.pad(self._counts, (0, added))
@@ -125,8 +126,7 @@ class JobOutcome(NamedTuple):
 class BagAttempts:
     """The attempts at a bag of tasks: each plan starts new copies of the unfinished tasks.
 
-    ``repeated`` are the slots, summed over tasks, that earlier attempts ran for tasks that started
-    over.
+    ``repeated`` is the number of slots, summed over tasks, that tasks ran before they started over.
     """
 
     def __init__(self) -> None:
@@ -136,9 +136,9 @@ class BagAttempts:
         self._slots = 0
 
     def follow(self, command: Start | Resize) -> None:
-        """Record a command; it starts an attempt if its plan is a new one."""
+        """Record a command; a new plan starts an attempt."""
         if command.plan == self._plan:
-            return  # copies run on and only end
+            return  # a smaller placement of the same plan, in which the other copies run on
         if self._plan is not None:
             self.restarts += 1
             self.repeated += self._unfinished * self._slots
@@ -151,9 +151,9 @@ class BagAttempts:
         self._unfinished -= sum(finished)
 
 
-# Decisions that answer a job.
-Answer = events.Commit | events.Promise | events.Reject | events.Queue | events.Drop
-_ANSWERS: Final = frozenset(get_args(Answer))
+# Decisions about a job that its history shows.
+JobDecision = events.Commit | events.Promise | events.Reject | events.Queue | events.Drop
+_JOB_DECISIONS: Final = frozenset(get_args(JobDecision))
 
 
 class Recorder(Observer):
@@ -195,7 +195,7 @@ class Recorder(Observer):
         self.cluster = cluster
         self.jobs = jobs
         self.order = {job.name: index for index, job in enumerate(jobs)}
-        self.decisions: list[tuple[int, Answer]] = []
+        self.decisions: list[tuple[int, JobDecision]] = []
         self.charges: list[Charge] = []
         self.incidents: list[events.ServerLost | events.ServerBack | events.JobCancelled] = []
         self.latencies = array("d")
@@ -210,6 +210,7 @@ class Recorder(Observer):
         self.waiting = array("q")
         self._priced = as_priced_policy(policy)
         self._holding = as_holding_policy(policy)
+        # Prices of quiet slots are only available from a policy that records them.
         self.takes_quiet_slots = self._priced is None or self._holding is not None
         self._owners = array("q")
         self._servers = array("q")
@@ -221,8 +222,9 @@ class Recorder(Observer):
         self._closed: dict[str, JobOutcome] = {}
         """Results of jobs that were removed from the engine."""
         self._next_slot = 0
-        self._standing = self._rows = 0
-        # Version of the capacity, and the result of `_owned_resources`.
+        # Rows of the allocation table: of the running placements in each slot, and of ended slots.
+        self._rows_per_slot = self._rows = 0
+        # Version of the capacity, and the result of `_owned_resources` for it.
         self._owned: tuple[int, Flags, Integers] | None = None
         self.engine: Engine | None = None
 
@@ -251,7 +253,7 @@ class Recorder(Observer):
             kind = type(command)
             if kind is Decided:
                 decision = command.decision
-                if type(decision) in _ANSWERS:
+                if type(decision) in _JOB_DECISIONS:
                     self.decisions.append((command.slot, decision))
                 elif type(decision) is Charge:
                     self.charges.append(decision)
@@ -284,12 +286,13 @@ class Recorder(Observer):
                 self._record_prices(engine, part, self._holding.held_prices(part))
 
     def _count_rows(self, slots: range) -> None:
-        """Refuse a run with too many allocations while it runs: tables have a row for each."""
+        """Count the allocations of ended slots; refuse a run with more than tables can hold."""
         self._next_slot = slots.stop
-        rows = self._rows + self._standing * len(slots)
+        rows = self._rows + self._rows_per_slot * len(slots)
         if rows > bounds.ROWS.maximum:
-            fitting = int(bounds.ROWS.maximum - self._rows) // self._standing
-            rows = self._rows + self._standing * (fitting + 1)
+            # Report the first slot beyond the limit.
+            fitting = int(bounds.ROWS.maximum - self._rows) // self._rows_per_slot
+            rows = self._rows + self._rows_per_slot * (fitting + 1)
             bounds.ROWS.check(rows, f"the run, slot {slots[fitting]}", _FEWER_ROWS_HINT)
         self._rows = rows
 
@@ -341,7 +344,7 @@ class Recorder(Observer):
         """Return the segments up to the last slot that has ended."""
         starts, ends = _integers(self._starts), _integers(self._ends)
         ends = np.where(ends < 0, self._next_slot, np.minimum(ends, self._next_slot))
-        ran = starts < ends
+        ran = starts < ends  # without placements that start in the slot that hasn't ended
         columns = (self._owners, self._servers, self._workers, self._ps)
         owners, servers, workers, ps = (_integers(column)[ran] for column in columns)
         return PlacementSegments(owners, servers, workers, ps, starts[ran], ends[ran])
@@ -354,20 +357,20 @@ class Recorder(Observer):
         self._workers.extend(placement.workers)
         self._ps.extend(placement.ps)
         self._starts.extend((slot,) * count)
-        self._ends.extend((-1,) * count)
+        self._ends.extend((-1,) * count)  # -1 until they end
         self._open[job] = (first, first + count)
-        self._standing += count
+        self._rows_per_slot += count
 
     def _close(self, job: str, slot: int) -> None:
         rows = self._open.pop(job, None)
         if rows is not None:
-            self._standing -= rows[1] - rows[0]
+            self._rows_per_slot -= rows[1] - rows[0]
             for row in range(*rows):
                 self._ends[row] = slot
 
 
 def _split(slots: range, size: int) -> Iterator[range]:
-    """Yield consecutive parts of slots, for arrays with ``size`` numbers in each slot."""
+    """Split slots so that an array with ``size`` prices per slot has at most `_MAX_PRICES`."""
     step = max(1, _MAX_PRICES // max(size, 1))
     for start in range(0, len(slots), step):
         yield slots[start : start + step]

@@ -1,4 +1,4 @@
-"""Builds a `RunData` from a recorder and the circumstances of the run."""
+"""Builds a `RunData` from a recorder and the context of the run."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class RunContext:
 def build_run(
     recorder: Recorder,
     policy: Policy,
-    circumstances: RunContext,
+    context: RunContext,
     wall: float,
     preparing: float = 0.0,
     *,
@@ -112,19 +112,19 @@ def build_run(
         "format": FORMAT,
         "partial": partial,
         "interrupted_in_slot": recorder.next_slot if partial else None,
-        "policy": circumstances.policy,
-        "policy_origin": None if circumstances.origin is None else dict(circumstances.origin),
-        "settings": tables.plain(circumstances.settings),
+        "policy": context.policy,
+        "policy_origin": None if context.origin is None else dict(context.origin),
+        "settings": tables.plain(context.settings),
         "parameters": tables.plain(policy.parameters_in_force()),
         "capabilities": asdict(policy.capabilities),
-        "seed": circumstances.seed,
-        "until": circumstances.until,
+        "seed": context.seed,
+        "until": context.until,
         "default_utility": {
             **DEFAULT_UTILITY,
             "jobs": sum(job.has_default_utility for job in recorder.jobs),
         },
-        "inputs": [asdict(item) for item in circumstances.inputs],
-        "options": dict(circumstances.options),
+        "inputs": [asdict(item) for item in context.inputs],
+        "options": dict(context.options),
         "versions": {
             "shadowprice": shadowprice.__version__,
             "python": platform.python_version(),
@@ -143,7 +143,7 @@ def build_run(
 
     guaranteeing = as_guaranteed_policy(policy)
     # The theorems assume that policies know the true lengths.
-    if guaranteeing is not None and "lengths" not in circumstances.options:
+    if guaranteeing is not None and "lengths" not in context.options:
         arrived = [job for job in recorder.jobs if job.name in recorder.arrived]
         if guarantee := guaranteeing.guarantee(arrived):
             info["guarantee"] = tables.plain(guarantee)
@@ -167,6 +167,7 @@ def build_run(
 def _cluster_record(cluster: Cluster) -> Fields:
     """Return the cluster for ``run.json``; servers refer to their kind by number."""
     kinds = cluster.kinds.tolist()
+    # Reversed, so that the first server of each kind remains.
     first = {kind: row for row, kind in reversed(list(enumerate(kinds)))}
     return {
         "slot_seconds": float(cluster.slot_seconds),
@@ -209,10 +210,10 @@ Floats = NDArray[np.float64]
 
 
 def job_costs(recorder: Recorder) -> Floats:
-    """Return the cost of each job: its dominant share of every server that it ran on, by the hour.
+    """Return the cost of each job, shape (jobs,), in the currency of the cluster file.
 
-    A job that uses half of a server's GPUs and a quarter of its memory pays for half of the server.
-    Costs are in the currency of the cluster file, in an array of shape (jobs,).
+    A job pays its dominant share of each server's cost per hour. With half of the GPUs and a
+    quarter of the memory, it pays for half of the server.
     """
     segments = recorder.segments()
     costs = np.zeros(len(recorder.jobs))
@@ -222,7 +223,7 @@ def job_costs(recorder: Recorder) -> Floats:
         reserved = tables.segment_usage(recorder, segments)
         shares = np.where(limited, reserved / np.maximum(capacity, 1), 0.0).max(axis=1)
         hours = (segments.ends - segments.starts) * _slot_hours(recorder)
-        np.add.at(costs, segments.jobs, shares * hours * _prices(recorder)[segments.servers])
+        np.add.at(costs, segments.jobs, shares * hours * _hourly_costs(recorder)[segments.servers])
     return costs
 
 
@@ -230,13 +231,13 @@ def cost_summary(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: 
     """Return the cost of a run and its utility per cost.
 
     ``slots`` and ``rows`` are the allocations, from `tables.expand`. ``used`` is the cost of
-    the jobs' shares of servers, and ``occupied`` that of all servers during the slots in which a
-    job runs on them. ``whole`` is the cost of all servers from the first arrival to the end of the
-    run, also while idle, but not while lost. ``utility_per_used`` is None if nothing was used.
+    the jobs' shares of servers, and ``occupied`` that of whole servers in slots in which jobs run
+    on them. ``whole`` is the cost of all servers from the first arrival to the end of the run, also
+    while idle, but not while lost. ``utility_per_used`` is None if nothing was used.
     """
-    prices, hours = _prices(recorder), _slot_hours(recorder)
+    hourly, hours = _hourly_costs(recorder), _slot_hours(recorder)
     servers = recorder.cluster.servers
-    occupied = np.unique(slots * servers + recorder.segments().servers[rows])
+    occupied = np.unique(slots * servers + recorder.segments().servers[rows])  # (slot, server)
     used, earned = float(jobs["cost"].sum()), float(jobs["utility"].sum())
     arrivals = jobs.filter(pl.col("outcome") != NOT_ARRIVED)["arrival"].to_list()
     first, end = min(arrivals, default=0), max(arrivals, default=-1) + 1
@@ -248,13 +249,13 @@ def cost_summary(recorder: Recorder, jobs: pl.DataFrame, slots: Integers, rows: 
         present[row] -= back - lost
     return {
         "used": used,
-        "occupied": float(prices[occupied % servers].sum() * hours),
-        "whole": float((prices * present).sum() * hours),
+        "occupied": float(hourly[occupied % servers].sum() * hours),
+        "whole": float((hourly * present).sum() * hours),
         "utility_per_used": earned / used if used else None,
     }
 
 
-def _prices(recorder: Recorder) -> Floats:
+def _hourly_costs(recorder: Recorder) -> Floats:
     assert recorder.cluster.costs is not None
     return recorder.cluster.costs
 

@@ -28,7 +28,7 @@ FILES: Final = frozenset(
 FORMAT: Final = 1
 """Version of the run directory's format."""
 
-_MAX_FOLDER_CHARS: Final = 60  # 240 bytes at most; file systems allow 255 with the digest
+_MAX_FOLDER_CHARS: Final = 60  # at most 240 bytes, 249 with the digest; file systems allow 255
 
 _ESCAPES: Final = "backslashreplace"
 """Error handler that writes undecodable bytes of a path as JSON escapes."""
@@ -98,8 +98,8 @@ class RunData:
 def folder_name(policy: str) -> str:
     """Return the directory name of a policy's run.
 
-    Names of variants contain spaces, and paths such as that of ``prices=fixed:FILE``. A digest
-    keeps apart names whose slashes were replaced or whose end was cut off.
+    ``policy`` is a label, which may contain spaces, and paths as in ``prices=fixed:FILE``. A digest
+    distinguishes names whose slashes were replaced or whose end was cut off.
     """
     name = "-".join(policy.split())
     portable = name.replace("/", "_")[:_MAX_FOLDER_CHARS]
@@ -239,14 +239,14 @@ def _load_info(path: Path) -> Fields:
 
 
 def _verify(folder: Path, info: Fields) -> None:
-    """Refuse a run whose files differ from those that were written.
+    """Refuse a run whose files have changed since they were written.
 
-    Later readers can then rely on the columns, types and references of the files.
+    Later readers can therefore rely on the columns, types and references of the files.
     """
     record = {key: value for key, value in info.items() if key != "digest"}
     files = info.get("files")
     if info.get("digest") != _record_digest(record) or not isinstance(files, dict):
-        message = "is damaged: it is not as it was written"
+        message = "is damaged: its content has changed"
         raise InputError(Fault(str(folder / RUN), message, _RERUN_HINT))
     # Files with a known name that were added after the run was written.
     added = sorted(
@@ -264,7 +264,7 @@ def _verify(folder: Path, info: Fields) -> None:
             message = f"cannot be read: {error.strerror}"
             raise InputError(Fault(str(path), message)) from error
         if actual != digest:
-            message = "is damaged: it is not as it was written"
+            message = "is damaged: its content has changed"
             raise InputError(Fault(str(path), message, _RERUN_HINT))
 
 
@@ -279,7 +279,7 @@ def _record_digest(record: Fields) -> str:
 
 
 def read_lines(path: Path, containing: str = "") -> Iterator[Fields]:
-    """Yield the records of a JSON Lines file; skip lines without ``containing`` unparsed."""
+    """Yield the records of a JSON Lines file, without parsing lines that lack ``containing``."""
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):

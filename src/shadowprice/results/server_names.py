@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
-What = TypeVar("What", bound=Hashable)
+Value = TypeVar("Value", bound=Hashable)
 
 
 def server_group(server: str) -> str:
@@ -33,7 +33,7 @@ def compress_name_list(names: Iterable[str]) -> list[str]:
 
 
 def merge_numbered_names(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Merge server names of the same group, such as ``gpu-[0-3,7]``; return the others apart."""
+    """Return names with merged numbers, such as ``gpu-[0-3,7]``, and names without a number."""
     numbers: dict[str, set[int]] = {}
     single: list[str] = []
     for name in names:
@@ -45,15 +45,18 @@ def merge_numbered_names(names: Iterable[str]) -> tuple[list[str], list[str]]:
     return [f"{group}-{_ranges(sorted(members))}" for group, members in numbers.items()], single
 
 
-def group_equal_placements(standing: Iterable[tuple[str, What]]) -> list[tuple[list[str], What]]:
-    """Group servers by what runs on them; return (server names, value) pairs."""
-    groups: dict[What, list[str]] = {}
-    for name, value in standing:
+def group_equal_placements(
+    placements: Iterable[tuple[str, Value]],
+) -> list[tuple[list[str], Value]]:
+    """Group (server, value) pairs by value, such as worker counts; return (servers, value)."""
+    groups: dict[Value, list[str]] = {}
+    for name, value in placements:
         groups.setdefault(value, []).append(name)
     return [(names, value) for value, names in groups.items()]
 
 
 def _ranges(numbers: list[int]) -> str:
+    """Format ascending numbers: ``7``, or ``[0-3,7]``."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:

@@ -16,7 +16,7 @@ CONFIDENCE: Final = 0.95  # confidence level of every interval
 MAX_EXACT_PAIRS: Final = 16
 """Maximum number of pairs for which all sign flips (65,536) are evaluated, not sampled."""
 
-DRAWS: Final = 100_000
+DRAWS: Final = 100_000  # random combinations of signs
 _ROUNDING: Final = 1e-12  # relative difference by which rounding changes sums of the same numbers
 
 
@@ -50,8 +50,8 @@ class PairedTest:
     """Difference between two policies over the same seeds."""
 
     difference: ConfidenceInterval  # of the differences by seed
-    # probability of a difference at least as large if the sign of every seed's difference were
-    # random (paired permutation test, two-sided)
+    # Probability of a mean difference at least as large, if the signs of all differences were
+    # random (paired permutation test, two-sided).
     p: float
     adjusted: float  # ``p`` after Holm's correction for all comparisons made together
 
@@ -75,22 +75,23 @@ def paired_permutation_test(differences: Sequence[float], seed: int = 0) -> floa
     """Return the two-sided p value of a paired permutation test on the mean difference.
 
     Under the null hypothesis the policies are exchangeable seed by seed, so every difference could
-    have the opposite sign. Up to `MAX_EXACT_PAIRS` pairs, all sign flips are evaluated. Above,
-    `DRAWS` random ones are, and the observed one is added to them. ``seed`` draws the signs.
+    have the opposite sign. With up to `MAX_EXACT_PAIRS` pairs, all combinations of signs are
+    evaluated. With more pairs, `DRAWS` random combinations and the observed one are evaluated.
+    ``seed`` draws the signs.
     """
     sample = np.asarray(differences, dtype=np.float64)
     sample = sample[sample != 0]  # a flipped zero changes nothing
     if not len(sample):
         return 1.0
     observed = abs(float(sample.sum()))
-    # Tolerance: a sum of the same numbers in another order must count as reached.
-    reached = observed - 1e-12 * float(np.abs(sample).sum())
+    # Another order of the same numbers may give a sum that differs by rounding.
+    threshold = observed - _ROUNDING * float(np.abs(sample).sum())
     if len(sample) <= MAX_EXACT_PAIRS:
         signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(sample))))
-        return float((np.abs(signs @ sample) >= reached).mean())
+        return float((np.abs(signs @ sample) >= threshold).mean())
     rng = np.random.default_rng(seed)
     signs = rng.choice((1.0, -1.0), size=(DRAWS, len(sample)))
-    extreme = int((np.abs(signs @ sample) >= reached).sum())
+    extreme = int((np.abs(signs @ sample) >= threshold).sum())
     return (extreme + 1) / (DRAWS + 1)
 
 
@@ -107,7 +108,7 @@ def holm_adjust(values: Sequence[float]) -> list[float]:
 def compare_to_reference(
     reference: Sequence[float], others: Sequence[Sequence[float]]
 ) -> list[PairedTest]:
-    """Compare samples with a reference, seed by seed; all have the same order of seeds."""
+    """Compare samples with a reference, seed by seed; all samples have the same order of seeds."""
     differences = [
         [value - base for base, value in zip(reference, other, strict=True)] for other in others
     ]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from shadowprice.core.amounts import UNLIMITED, parse_amount
+from shadowprice.core.amounts import MILLI, UNLIMITED, parse_amount
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.columns import typed_columns
 from shadowprice.results.run_directory import Fields, RunData, server_names
@@ -33,11 +33,11 @@ class SlotSnapshot(ShownAsTable):
     """State of a run in one slot.
 
     ``jobs`` has one row for each open job: running jobs, then waiting jobs, each in order of
-    arrival. ``state`` is ``running``, ``paused`` (it ran before) or ``waiting``, uninterrupted from
-    slot ``since``. ``ran`` counts the earlier slots in which it ran. ``servers`` is its placement
-    (``gpu-[3,5] x2``: two workers on each; ``+1ps``: one parameter server), ``next`` the next slot
-    in which a waiting job ran, ``completion`` its eventual completion slot, and ``reason`` why it
-    waits.
+    arrival. ``state`` is ``running``, ``paused`` (it ran before) or ``waiting``; the job has been
+    in this state since slot ``since``. ``ran`` counts the earlier slots in which it ran.
+    ``servers`` is its placement (``gpu-[3,5] x2``: two workers on each; ``+1ps``: one parameter
+    server), ``next`` the next slot in which a waiting job ran, ``completion`` its eventual
+    completion slot, and ``reason`` why it waits.
 
     ``servers`` has one row for each server. ``group`` is its name without the number; ``state`` is
     ``lost``, ``idle``, ``mixed``, or ``full`` if a resource is exhausted; ``share`` is the used
@@ -68,7 +68,9 @@ class SlotSnapshot(ShownAsTable):
     def usage(self) -> dict[str, tuple[float, float]]:
         """Used and total amount of every resource, over servers that aren't lost."""
         present = self.servers.filter(pl.col("state") != "lost")
-        names = [name[5:] for name in self.servers.columns if name.startswith("used_")]
+        names = [
+            name.removeprefix("used_") for name in self.servers.columns if name.startswith("used_")
+        ]
         return {
             name: (float(present[f"used_{name}"].sum()), float(present[f"total_{name}"].sum()))
             for name in names
@@ -102,7 +104,7 @@ def slot_snapshot_of(run: RunData, slot: int, location: str | None = None) -> Sl
     )
     # Decisions are ordered by slot, so reading stops at the first later one.
     decisions = list(takewhile(lambda record: record["slot"] <= slot, run.decisions(True)))
-    closed = _closed_before(info, slot, decisions)
+    closed = _closed_by(info, slot, decisions)
     open_jobs = jobs.filter(
         (pl.col("arrival") <= slot)
         & (pl.col("completion").is_null() | (pl.col("completion") >= slot))
@@ -116,8 +118,8 @@ def slot_snapshot_of(run: RunData, slot: int, location: str | None = None) -> Sl
     )
 
 
-def _closed_before(info: Fields, slot: int, decisions: Iterable[Fields]) -> set[str]:
-    """Return the jobs that were refused, dropped or cancelled by a slot."""
+def _closed_by(info: Fields, slot: int, decisions: Iterable[Fields]) -> set[str]:
+    """Return the jobs that were refused, dropped or cancelled in a slot or earlier."""
     last = {line["job"]: line["outcome"] for line in decisions}
     closed = {job for job, outcome in last.items() if outcome in {"rejected", "dropped"}}
     cancelled = (event for event in info["incidents"] if event["slot"] <= slot)
@@ -126,14 +128,14 @@ def _closed_before(info: Fields, slot: int, decisions: Iterable[Fields]) -> set[
 
 def _jobs(
     open_jobs: pl.DataFrame,
-    here: pl.DataFrame,
+    current: pl.DataFrame,
     allocations: pl.DataFrame,
     slot: int,
     names: list[str],
     decisions: Iterable[Fields],
 ) -> pl.DataFrame:
     placements: dict[str, list[tuple[int, int, int]]] = {}
-    for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
+    for name, server, workers, ps in current.select("job", "server", "workers", "ps").iter_rows():
         placements.setdefault(name, []).append((server, workers, ps))
     of_open_jobs = allocations.filter(pl.col("job").is_in(open_jobs["job"].to_list()))
     active = of_open_jobs.group_by("job").agg(pl.col("slot").unique().sort())
@@ -143,8 +145,8 @@ def _jobs(
     for row in open_jobs.iter_rows(named=True):
         name, entries = row["job"], placements.get(row["job"], [])
         slots = ran.get(name, [])
-        earlier = [past for past in slots if past < slot]
-        following = next((past for past in slots if past > slot), None)
+        earlier = [other for other in slots if other < slot]
+        following = next((other for other in slots if other > slot), None)
         state = "running" if entries else ("paused" if earlier else "waiting")
         since = (
             _since(earlier, slot) if entries else (earlier[-1] + 1 if earlier else row["arrival"])
@@ -172,7 +174,7 @@ def _jobs(
 
 
 def _since(before: list[int], slot: int) -> int:
-    """Return the first slot of the uninterrupted run of slots that ends in ``slot``."""
+    """Return the first of the consecutive slots that end with ``slot``."""
     first = slot
     for earlier in reversed(before):
         if earlier != first - 1:
@@ -196,8 +198,8 @@ def _waiting_reason(decision: Fields | None, slot: int) -> str:
         return "no decision yet"
     if decision["outcome"] == "admitted" and "plan" in decision:
         following = next((row[0] for row in decision["plan"] if row[0] > slot), None)
-        return "its plan is over" if following is None else f"planned for slot {following}"
-    return str(decision["reason"] or "queued, waiting for room")
+        return "its plan has ended" if following is None else f"planned for slot {following}"
+    return str(decision["reason"] or "queued, waiting for free capacity")
 
 
 # ---------------------------------------------------------------- servers
@@ -212,7 +214,7 @@ def parse_demand(text: str | None) -> dict[str, int]:
 
 
 def _servers(
-    info: Fields, here: pl.DataFrame, requests: Mapping[str, tuple[str, str | None]], slot: int
+    info: Fields, current: pl.DataFrame, requests: Mapping[str, tuple[str, str | None]], slot: int
 ) -> pl.DataFrame:
     cluster = info["cluster"]
     names = server_names(info)
@@ -223,7 +225,7 @@ def _servers(
     used: list[Counter[str]] = [Counter() for _ in names]
     placed: list[list[tuple[int, int]]] = [[] for _ in names]
     demands: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
-    for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
+    for name, server, workers, ps in current.select("job", "server", "workers", "ps").iter_rows():
         if name not in demands:
             demands[name] = (parse_demand(requests[name][0]), parse_demand(requests[name][1]))
         placed[server].append((workers, ps))
@@ -231,7 +233,7 @@ def _servers(
             for resource, amount in demand.items():
                 used[server][resource] += count * amount
     lost = _lost_servers(info, slot)
-    unit = {name: 1000 if kind == "count" else 1 for name, kind in cluster["resources"].items()}
+    unit = {name: MILLI if kind == "count" else 1 for name, kind in cluster["resources"].items()}
     columns: dict[str, list[Any]] = {}
     for index, (name, kind) in enumerate(cluster["servers"]):
         capacity = {

@@ -31,7 +31,7 @@ from shadowprice.core.policy import Status
 from shadowprice.core.utility import Deadline, Sigmoid, utility_record, utility_value
 from shadowprice.results.columns import slot_blocks, typed_columns
 from shadowprice.results.fairness import finish_time_fairness
-from shadowprice.results.recorder import Answer, Floats, Integers, PlacementSegments, Recorder
+from shadowprice.results.recorder import Floats, Integers, JobDecision, PlacementSegments, Recorder
 from shadowprice.results.server_names import plan_with_server_names
 
 
@@ -127,9 +127,9 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
     describe = _Descriptions(recorder.cluster)
     rows: list[tuple[object, ...]] = []
     for job in recorder.jobs:
-        fate = recorder.outcome(job.name)
-        refusal = fate.refusal if fate is not None else None
-        completion = fate.completion if fate is not None else None
+        result = recorder.outcome(job.name)
+        refusal = result.refusal if result is not None else None
+        completion = result.completion if result is not None else None
         submitted = job.arrival - job.before_arrival
         jct = None if completion is None else completion - job.arrival + 1 + job.before_arrival
         target = job_target(job)
@@ -143,23 +143,23 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
                 job_class(job),
                 job.arrival,
                 submitted,
-                _outcome(fate.status, fate.started) if fate else "not arrived",
+                _outcome(result.status, result.started) if result else "not arrived",
                 refusal.reason.value if refusal else None,
                 refusal.message if refusal else None,
-                fate.started if fate else None,
+                result.started if result else None,
                 completion,
-                None if fate is None or fate.status.open else ended[job.name],
+                None if result is None or result.status.open else ended[job.name],
                 jct,
                 recorder.earned.get(job.name, 0.0),
                 utility_value(job.utility, job.min_slots_colocated - 1),
                 target,
                 due,
                 late,
-                fate.progress if fate else 0,
+                result.progress if result else 0,
                 job.required,
                 plans[0] if plans else None,
                 len(plans),
-                *describe.demand(job),
+                *describe.columns(job),
             )
         )
     schema = typed_columns(
@@ -188,8 +188,9 @@ def _end_slots(recorder: Recorder) -> dict[str, int]:
     for slot, decision in recorder.decisions:
         if isinstance(decision, Reject | Drop):
             ended[decision.job] = slot
+    # Last, because cancelling a completed job has no effect.
     for name, completion in recorder.completions.items():
-        ended[name] = completion + 1  # a later cancellation has no effect
+        ended[name] = completion + 1
     return ended
 
 
@@ -206,14 +207,14 @@ def _sum_by(keys: Integers, values: Integers, count: int) -> Integers:
 
 
 class _Placements(NamedTuple):
-    """Placements by job, then by start: their jobs and total numbers of workers."""
+    """Job and total workers of each placement, ordered by job, then by start."""
 
     jobs: Integers
     workers: Integers
 
 
 def _placements(segments: PlacementSegments) -> _Placements:
-    """Return the placements of all jobs; their rows share (job, start)."""
+    """Sum the workers of segments with the same job and start, which form one placement."""
     if not len(segments.jobs):
         return _Placements(segments.jobs, segments.workers)
     order = np.lexsort((segments.starts, segments.jobs))
@@ -226,15 +227,15 @@ def _restarts(recorder: Recorder, placements: _Placements) -> tuple[Integers, Fl
     """Return each job's number of restarts, and the GPU-hours lost to starts and repeated work.
 
     Every placement after a job's first is a restart, and takes the restart time of all its workers.
-    The first takes it only if `Cluster.restart_first` is set. The copies of a bag of tasks run on
-    in a smaller placement; a new plan starts its unfinished tasks over.
+    The first takes it only if `Cluster.restart_first` is set. A bag of tasks restarts if a new plan
+    starts its unfinished tasks over. A smaller placement only means that some copies ended.
     """
     cluster, jobs = recorder.cluster, recorder.jobs
     is_restart = np.r_[False, np.diff(placements.jobs) == 0][: len(placements.jobs)]
     restarts = np.bincount(placements.jobs[is_restart], minlength=len(jobs)).astype(np.int64)
-    costs = is_restart | cluster.restart_first
-    lost = np.zeros(len(jobs))
-    np.add.at(lost, placements.jobs[costs], placements.workers[costs].astype(np.float64))
+    takes_time = is_restart | cluster.restart_first
+    lost = np.zeros(len(jobs))  # in worker-slots
+    np.add.at(lost, placements.jobs[takes_time], placements.workers[takes_time].astype(np.float64))
     lost *= np.array([float(job.restart) for job in jobs])
     for name, attempts in recorder.attempts.items():
         row = recorder.order[name]
@@ -256,7 +257,8 @@ class _Descriptions:
         self._cluster = cluster
         self._demands: dict[bytes, str] = {}
 
-    def demand(self, job: Job) -> tuple[str, str | None, str, str]:
+    def columns(self, job: Job) -> tuple[str, str | None, str, str]:
+        """Return ``demand``, ``ps_demand``, ``worth`` and ``shape`` of the job table."""
         shape: dict[str, object] = {
             "epochs": job.epochs,
             "chunks": job.chunks,
@@ -314,7 +316,7 @@ def decision_records(recorder: Recorder, *, plans: bool = True) -> Iterator[dict
         yield record
 
 
-def _decision(slot: int, decision: Answer, names: Sequence[str] | None) -> dict[str, object]:
+def _decision(slot: int, decision: JobDecision, names: Sequence[str] | None) -> dict[str, object]:
     record: dict[str, object] = {
         "job": decision.job,
         "slot": slot,
@@ -398,7 +400,7 @@ HEAT_ROWS: Final = 512
 ALLOCATIONS: Final = typed_columns("slot:i job server:s workers:s ps:s")
 MAX_GAP_ROWS: Final = 10_000  # maximum number of idle slots between busy ones that have a row each
 
-_BLOCK: Final = 200_000
+_BLOCK_ROWS: Final = 200_000
 """Rows processed in one step: temporary arrays take hundreds of bytes for each row."""
 
 Rows = NDArray[np.int32]
@@ -407,8 +409,9 @@ Rows = NDArray[np.int32]
 def expand(segments: PlacementSegments) -> tuple[Integers, Rows]:
     """Return (slot, segment row) of all allocations, ordered by slot, job and server."""
     spans = segments.ends - segments.starts
-    rows = np.repeat(np.arange(len(spans), dtype=np.int32), spans)  # `bounds.ROWS` of them at most
+    rows = np.repeat(np.arange(len(spans), dtype=np.int32), spans)  # at most `bounds.ROWS`
     slots = np.arange(len(rows), dtype=np.int64)
+    # A segment's slots are its row numbers plus a constant.
     slots += np.repeat(segments.starts - np.cumsum(spans) + spans, spans)
     if len(spans) == 1:  # already sorted; sorting would triple the memory
         return slots, rows
@@ -476,75 +479,78 @@ def slot_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
         Utility of the jobs that completed in the slot.
     """
     cluster = recorder.cluster
-    every = table_slots(recorder)
-    count = len(every)
-    used, totals = _usage(recorder, slots, rows, every)
+    row_slots = table_slots(recorder)
+    count = len(row_slots)
+    used, totals = _usage(recorder, slots, rows, row_slots)
     positions = np.array(recorder.slots, dtype=np.int64)
-    positions = np.searchsorted(every, positions[positions < recorder.next_slot])
-    columns: dict[str, object] = {"slot": every}
+    positions = np.searchsorted(row_slots, positions[positions < recorder.next_slot])
+    columns: dict[str, object] = {"slot": row_slots}
     for name, values in (("running", recorder.running), ("queue", recorder.waiting)):
         column = np.zeros(count, dtype=np.int64)
         column[positions] = np.array(values, dtype=np.int64)[: len(positions)]
         columns[name] = column
     for index, resource in enumerate(cluster.resources):
         limited = bool((cluster.capacity[:, index] < UNLIMITED).any())
-        columns[f"used_{resource}"] = _natural(used[:, index], cluster.dimensions[index])
+        columns[f"used_{resource}"] = _in_table_unit(used[:, index], cluster.dimensions[index])
         columns[f"total_{resource}"] = (
-            _natural(totals[:, index], cluster.dimensions[index])
+            _in_table_unit(totals[:, index], cluster.dimensions[index])
             if limited
             else pl.Series([None] * count, dtype=pl.Float64())
         )
     for index, resource in enumerate(cluster.resources):
-        columns[f"price_{resource}"] = _prices(recorder, every, index)
+        columns[f"price_{resource}"] = _prices(recorder, row_slots, index)
     earned = np.zeros(count)
     for name, utility in recorder.earned.items():
         completion = recorder.completions[name]
-        earned[np.searchsorted(every, completion)] += utility
+        earned[np.searchsorted(row_slots, completion)] += utility
     columns["utility"] = earned
     return pl.DataFrame(columns)
 
 
-def _prices(recorder: Recorder, every: Integers, resource: int) -> pl.Series:
+def _prices(recorder: Recorder, row_slots: Integers, resource: int) -> pl.Series:
     """Return the mean price of a resource in each slot; null without a posted price."""
     if not recorder.prices:
-        return pl.Series([None], dtype=pl.Float64()).new_from_index(0, len(every))
-    rows = (recorder.prices.get(slot) for slot in every.tolist())
+        return pl.Series([None], dtype=pl.Float64()).new_from_index(0, len(row_slots))
+    rows = (recorder.prices.get(slot) for slot in row_slots.tolist())
     values = [None if row is None else float(row[resource]) for row in rows]
     return pl.Series(values, dtype=pl.Float64())
 
 
-def _natural(values: Integers, dimension: Dimension) -> pl.Series:
+def _in_table_unit(values: Integers, dimension: Dimension) -> pl.Series:
     if dimension is Dimension.COUNT:
         return pl.Series(values / MILLI, dtype=pl.Float64())
     return pl.Series(values, dtype=pl.Int64())
 
 
 def _usage(
-    recorder: Recorder, slots: Integers, rows: Rows, every: Integers
+    recorder: Recorder, slots: Integers, rows: Rows, row_slots: Integers
 ) -> tuple[Integers, Integers]:
-    """Return used and total amounts, shape (slots, resources), of present limited servers."""
+    """Return used and total amounts, shape (slots, resources).
+
+    Servers count for the resources that they limit, and in slots in which they aren't lost.
+    """
     cluster, segments = recorder.cluster, recorder.segments()
     limited = cluster.capacity < UNLIMITED
-    used = np.zeros((len(every), len(cluster.resources)), dtype=np.int64)
+    used = np.zeros((len(row_slots), len(cluster.resources)), dtype=np.int64)
     if len(slots):
         amounts = segment_usage(recorder, segments)
         amounts[~limited[segments.servers]] = 0
         starts = np.flatnonzero(np.r_[True, np.diff(slots) != 0])
         for column in range(len(cluster.resources)):
             sums = np.add.reduceat(amounts[rows, column], starts)
-            used[np.searchsorted(every, slots[starts]), column] = sums
+            used[np.searchsorted(row_slots, slots[starts]), column] = sums
     capacity = np.where(limited, cluster.capacity, 0)
-    totals = np.tile(capacity.sum(axis=0), (len(every), 1))
+    totals = np.tile(capacity.sum(axis=0), (len(row_slots), 1))
     for row, span in lost_spans(recorder, recorder.next_slot):
-        first, end = np.searchsorted(every, span)
+        first, end = np.searchsorted(row_slots, span)
         totals[first:end] -= capacity[row]
     return used, totals
 
 
 def lost_spans(recorder: Recorder, end: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield each loss of a server as its row, and the first slot and the slot of its return.
+    """Yield each loss of a server as (row, (first lost slot, slot of its return)).
 
-    A server that didn't return is lost until the slot ``end``.
+    ``end`` stands for the return of a server that didn't return.
     """
     rows, lost = recorder.cluster.index, dict[str, int]()
     for incident in recorder.incidents:
@@ -591,20 +597,20 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
     sizes = np.bincount(np.arange(cluster.servers) // group, minlength=groups)
     first, count = simulated_slots(recorder)
     per_bin = recorder.heat.slots_per_bin
-    while math.ceil(count / per_bin) > recorder.heat.most:
+    while math.ceil(count / per_bin) > recorder.heat.maximum:
         per_bin *= 2
     bins = math.ceil(count / per_bin)
     share = np.zeros((bins, groups))
     if len(slots):
         amounts = segment_usage(recorder, segments)
-        for block in slot_blocks(slots, _BLOCK):
+        for block in slot_blocks(slots, _BLOCK_ROWS):
             at_slots, at_servers, shares = _server_shares(
                 recorder, segments, amounts, slots[block], rows[block]
             )
             np.add.at(share, ((at_slots - first) // per_bin, at_servers // group), shares)
         lengths = np.diff(np.minimum(np.arange(bins + 1) * per_bin, count))
         share /= lengths[:, None] * sizes
-    # Prices were averaged in narrower bins.
+    # The recorder only widens its bins when it adds prices of later slots.
     while recorder.heat.slots_per_bin < per_bin:
         recorder.heat.halve()
     prices = np.full((bins, groups), np.nan)
@@ -622,14 +628,14 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
 
 
 def _server_shares(
-    recorder: Recorder, segments: PlacementSegments, held: Integers, slots: Integers, rows: Rows
+    recorder: Recorder, segments: PlacementSegments, usage: Integers, slots: Integers, rows: Rows
 ) -> tuple[Integers, Integers, Floats]:
-    """Return slot, server and used share of every server in every slot that uses it."""
+    """Return slot, server and used share of every server in every slot in which it is used."""
     servers = segments.servers[rows]
     order = np.lexsort((servers, slots))
     at_slots, at_servers = slots[order], servers[order]
     starts = np.flatnonzero(np.r_[True, (np.diff(at_slots) != 0) | (np.diff(at_servers) != 0)])
-    amounts = held[rows[order]]
+    amounts = usage[rows[order]]
     used = np.add.reduceat(amounts, starts, axis=0)
     capacity = recorder.cluster.capacity[at_servers[starts]]
     shares = np.where(capacity > 0, used / np.maximum(capacity, 1), 0.0).max(axis=1)

@@ -32,7 +32,7 @@ from shadowprice.experiments.live import (
     compare_runs,
     summarize_runs,
 )
-from shadowprice.experiments.oasis import declared
+from shadowprice.experiments.oasis import testbed_inputs
 from shadowprice.experiments.testbed import measure, paced, virtual
 from shadowprice.experiments.testbed.measure import InputFiles, scaled, to_submission
 from shadowprice.policies.choice import PolicyChoice
@@ -60,7 +60,7 @@ def _simulate(files: InputFiles, who: PolicyChoice) -> RunData:
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_in_shares_and_slots_the_files_are_those_of_the_papers_testbed(seed: int) -> None:
-    stated, jobs = declared(seed)
+    stated, jobs = testbed_inputs(seed)
     on, ours = _resolved(scaled(45, seed=seed))
     assert on.names == stated.names
     assert [job.name for job in ours] == [job.name for job in jobs]

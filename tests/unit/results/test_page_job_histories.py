@@ -21,7 +21,7 @@ from shadowprice.results.report import inline_assets
 from shadowprice.results.report.page import render_report
 from shadowprice.results.report.section_job_histories import (
     MAX_CHARS,
-    _run_segments,
+    _run_placements,
     histories_block,
 )
 from shadowprice.results.run_directory import RunData, read_run, write_run
@@ -149,7 +149,7 @@ def test_placements_are_those_that_ran_and_those_that_were_planned(run: RunData)
 @pytest.mark.parametrize("piece", [1, 7, 200_000])
 def test_rows_are_ordered_by_job_and_joined(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = histories_of(planned_run())["ran"]
-    monkeypatch.setattr("shadowprice.results.report.section_job_histories._PIECE", piece)
+    monkeypatch.setattr("shadowprice.results.report.section_job_histories._PIECE_ROWS", piece)
     ran = histories_of(planned_run())["ran"]
     assert ran["job"] == sorted(ran["job"])
     ends = {(j, s, w, p, slot + n) for j, s, w, p, slot, n in rows_of(ran)}
@@ -167,7 +167,7 @@ def test_a_job_of_a_million_slots_takes_the_page_no_more_memory_than_a_piece() -
     rows = pl.DataFrame(one, schema=schema).sample(count, with_replacement=True)
     slots = pl.Series("slot", np.arange(count), dtype=run.allocations.schema["slot"])
     tracemalloc.start()
-    ran = _run_segments(replace(run, allocations=rows.with_columns(slots)), [name])
+    ran = _run_placements(replace(run, allocations=rows.with_columns(slots)), [name])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert {key: column.tolist() for key, column in ran.items()} == {

@@ -312,6 +312,6 @@ def test_summary_of_made_up_tables() -> None:
 def test_a_heat_map_made_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     whole = [recorded(seed, "reactive")[3] for seed in range(1, 6)]
     assert any(run.allocations.height > 2 * most for run in whole)
-    monkeypatch.setattr(tables, "_BLOCK", most)
+    monkeypatch.setattr(tables, "_BLOCK_ROWS", most)
     for seed, run in enumerate(whole, 1):
         assert recorded(seed, "reactive")[3].heat.equals(run.heat)

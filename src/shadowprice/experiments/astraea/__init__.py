@@ -17,8 +17,9 @@ def _declare(
     size: tuple[float, float] = (9.0, 4.2),
     module: ModuleType = figures,
 ) -> Experiment:
-    """Declare an experiment whose functions have its name in their own."""
+    """Declare the experiment with the functions ``measure_NAME`` and ``draw_NAME`` of a module."""
     kind = "Table" if name.startswith("table") else "Fig."
+    # The experiment on settings varies the setting of Fig. 4.
     number = "4" if name == "settings" else name.removeprefix("table").removeprefix("fig")
     measure, draw = (getattr(module, f"{step}_{name}") for step in ("measure", "draw"))
     source = f"{SOURCE}, {kind} {number}"
@@ -104,7 +105,7 @@ EXPERIMENTS = (
     ),
     _declare(
         "settings",
-        "What each part of the setting does to Astraea's advantage",
+        "Effect of each part of the setting on Astraea's advantage",
         "Astraea's total revenue is 1.58, 1.24 and 1.35 times that of BatchSche, Gandiva_fair and "
         "HiveD.",
         (9.5, 7.0),

@@ -2,6 +2,9 @@
 
 The job log of the two clusters of Fig. 1 (Helios's Venus) isn't among the open trace files. Eight
 virtual clusters of Helios's Earth have a public log of the GPUs in use in each minute.
+
+Figures show two clocks: real revenue counts utility from a job's arrival, ideal revenue from the
+beginning of the job's round, as the paper's Algorithm 3 does.
 """
 
 from __future__ import annotations
@@ -42,11 +45,12 @@ HORIZON: Final = 512
 
 
 LESS_THETA: Final = 0.4
-"""Factor of a preset's theta in Fig. 13; with preset `FOUND` a fiftieth of its definition."""
+"""Factor of a preset's theta in Fig. 13; with preset `FOUND`, theta is then 1/50 of its definition.
+"""
 
 
 def trials_of(settings: ExperimentSettings) -> range:
-    """Return the trials in a mean: three (the paper: five), or one if quick."""
+    """Return the trials that means average: three (the paper: five), or one if quick."""
     return range(1 if settings.quick else 3)
 
 
@@ -72,7 +76,7 @@ def _worker_count(cluster: Cluster) -> int:
 
 
 def _means(table: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Return the means over the trials of rows with the same keys."""
+    """Return means over trials, by key columns."""
     return table.drop("trial").group_by(keys, maintain_order=True).mean()
 
 
@@ -177,7 +181,7 @@ def measure_table2(settings: ExperimentSettings) -> Tables:
 
 
 def draw_table2(tables: Tables, figure: Figure) -> None:
-    """Draw revenue per job by form of utility, and variance, beside the paper's."""
+    """Draw revenue per job and variance by form of utility, compared with the paper's values."""
     panels = figure.subplots(1, 4)
     paper = {"marker": "s", "ls": "--", "color": "#6B6B6B", "label": "Table 2"}
     titles = {"revenue_per_job": "Revenue per job", "variance": "Variance of the ratio"}
@@ -215,7 +219,7 @@ def measure_fig13(settings: ExperimentSettings) -> Tables:
             for start in range(0, last, size):
                 share = float(use[start : start + size].mean())
                 rows.append((preset, policy, start, share))
-            # Until 90 % of all worker-slots, because a planner's last job may run alone for long.
+            # The makespan alone misleads, because a planner's last job may run alone for long.
             done = np.cumsum(use) / max(use.sum(), 1e-9)
             spans.append(
                 {
@@ -237,7 +241,7 @@ def measure_fig13(settings: ExperimentSettings) -> Tables:
 
 
 def draw_fig13(tables: Tables, figure: Figure) -> None:
-    """Draw the share of workers in use over time, until the slowest policy is at 90 %."""
+    """Draw the share of workers in use over time, until every policy did 90 % of its work."""
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (preset, setting) in zip(panels, PRESETS.items(), strict=True):
         spans = tables["makespan"].filter(preset=preset)
@@ -263,10 +267,10 @@ def _run_variant(
 
 
 def measure_settings(settings: ExperimentSettings) -> Tables:
-    """Return the effect of each part of preset `FOUND` on Fig. 4's ratios."""
-    # A third of jobs and servers keeps the load, if every user still has enough servers.
-    part = 3 if settings.quick and SERVERS >= 3 * USERS else 1
-    count, servers = JOBS // part, SERVERS // part
+    """Return Fig. 4's ratios under variants of the preset `FOUND`, each with a change of a part."""
+    # If quick, a third of jobs and servers: the load stays, and each user still owns a server.
+    divisor = 3 if settings.quick and SERVERS >= 3 * USERS else 1
+    count, servers = JOBS // divisor, SERVERS // divisor
     table = settings.table(
         _run_variant,
         grid(setting=VARIANTS, trial=trials_of(settings), policy=POLICIES),
@@ -291,7 +295,7 @@ def measure_settings(settings: ExperimentSettings) -> Tables:
 
 
 def draw_settings(tables: Tables, figure: Figure) -> None:
-    """Draw Astraea's revenue over each other policy's, a row per setting, beside the paper's."""
+    """Draw a row of bars per setting: Astraea's revenue over other policies', and the paper's."""
     axes = figure.subplots()
     table = tables["settings"]
     rows = np.arange(len(table))
@@ -400,7 +404,7 @@ def draw_fig8(tables: Tables, figure: Figure) -> None:
 def _times(settings: ExperimentSettings, points: list[tuple[int, int]]) -> pl.DataFrame:
     """Return mean run time and decision time per job, by preset and (jobs, servers)."""
     warm = STATED.cluster(USERS, 20, 64)
-    STATED.run("astraea", warm, STATED.draw(warm, 20, settings.seed)[0])  # compiles
+    STATED.run("astraea", warm, STATED.draw(warm, 20, settings.seed)[0])  # compiles the kernels
     rows = []
     cases = list(product(PRESETS, points))
     for done, (preset, (count, servers)) in enumerate(cases):
@@ -570,7 +574,7 @@ def measure_fig1(_settings: ExperimentSettings) -> Tables:
                 "start_minute": start,
             }
         )
-    # Of equal stretches, the one beside which more GPUs are idle.
+    # Among equally long stretches, prefer the larger underused cluster.
     pairs = pl.DataFrame(rows).sort(
         ["longest_hours", "underused_gpus", "full", "underused"],
         descending=[True, True, False, False],
@@ -593,7 +597,7 @@ def measure_fig1(_settings: ExperimentSettings) -> Tables:
 
 
 def read_use(folder: Path) -> dict[str, pl.DataFrame]:
-    """Return GPUs, their use and the GPUs waited for in each minute, by virtual cluster."""
+    """Return a table by minute for each virtual cluster: GPUs, share in use, GPUs requested."""
     paths = sorted(folder.glob(f"*/{FILE}"))
     if len(paths) < 2:
         hint = (
@@ -613,13 +617,14 @@ def read_use(folder: Path) -> dict[str, pl.DataFrame]:
         .sort("time")
         for path in paths
     }
+    # Only minutes that all logs have, so that rows of the tables correspond.
     common = pl.concat(table.select("time") for table in clusters.values())
     common = common.group_by("time").len().filter(pl.col("len") == len(clusters)).select("time")
     return {name: table.join(common, on="time", how="semi") for name, table in clusters.items()}
 
 
 def longest_stretch(holds: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return the start and the length of the longest run of true values, the first if several."""
+    """Return start and length of the longest run of true values, or of the first such run."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], holds, [False])).astype(np.int8)))
     if not len(edges):
         return 0, 0

@@ -1,4 +1,4 @@
-"""Figs. 5 and 6: revenue over that of an offline optimum."""
+"""Figs. 5 and 6: revenue divided by that of an offline optimum, or by an upper bound of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from shadowprice.policies.tenants.tenancy import (
 
 TIMESPAN: Final = 48  # slots of the offline schedule
 TIME_LIMIT: Final = 20.0
-"""Time limit of one offline optimum in seconds; its bound replaces an optimum that isn't proved."""
+"""Maximum seconds for one offline optimum; its upper bound replaces an unproved optimum."""
 
 
 SMALL: Final = Preset("small jobs", "", TINY)
@@ -46,8 +46,9 @@ CASES: Final[Mapping[str, tuple[Preset, bool]]] = {
     "found": (FOUND, False),
     "stated": (STATED, False),
 }
-"""Settings, and whether utilities are convex. The offline program is for small jobs only. Jobs of
-the other settings take half a day or more on a server, and are compared with `linear_bound`.
+"""Settings, and whether utilities are convex. Only small jobs are compared with the offline
+optimum, because those of the other settings take half a day or more on a server. They are compared
+with `linear_bound`.
 """
 
 TITLES: Final = {
@@ -59,7 +60,7 @@ TITLES: Final = {
 
 
 def _gangs(cluster: Cluster, jobs: Sequence[Job]) -> tuple[TenantShares, list[GangJob]]:
-    """Return the tenants' shares of a cluster with a type of workers and of PS, and its gangs."""
+    """Return the shares in a cluster with one type of workers and of PS, and the jobs as gangs."""
     tenancy = read_tenant_shares(cluster)
     gangs = []
     for job in jobs:
@@ -72,12 +73,11 @@ def _gangs(cluster: Cluster, jobs: Sequence[Job]) -> tuple[TenantShares, list[Ga
 def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
     """Return an upper bound of the offline optimum for linear utilities, by a linear program.
 
-    A gang that runs d slots completes (d - 1) / 2 slots after the mean of its slots, and its
-    utility is linear in that mean. The program treats all workers as one machine. On it, a job
-    takes its minimum worker-slots, in any slots and fractions. It completes after that mean as if
-    it ran with its maximum number of workers. (Mean busy times: Goemans, Queyranne, Schulz,
-    Skutella and Wang, *Single machine scheduling with release dates*, SIAM J. Discrete Math. 15,
-    2002.)
+    A gang that runs d consecutive slots completes (d - 1) / 2 slots after their mean. So its
+    utility is linear in the mean of its slots. The program relaxes the problem: all workers are one
+    machine, and a job's minimum worker-slots may lie in any slots and fractions. d is the minimum
+    over worker counts. (Mean busy times: Goemans, Queyranne, Schulz, Skutella and Wang, *Single
+    machine scheduling with release dates*, SIAM J. Discrete Math. 15, 2002.)
     """
     tenancy, gangs = _gangs(cluster, jobs)
     workers, ps = tenancy.units
@@ -89,24 +89,27 @@ def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
         possible = slots < UNLIMITED
         minimum_work.append(int((gang.counts[possible] * slots[possible]).min()))
         shortest.append(int(slots[possible].min()))
+    # By then all jobs would be complete, even if the machine only started with the last arrival.
     last = (
         max(job.arrival for job in jobs) - first + max(shortest) + sum(minimum_work) // capacity + 1
     )
     values: list[float] = []
     rows: list[int] = []
-    slot_of: list[int] = []
+    slots_of_columns: list[int] = []
     for index, job in enumerate(jobs):
         assert isinstance(job.utility, Linear)
         for slot in range(job.arrival - first, last):
-            waits = slot - (job.arrival - first) + (shortest[index] - 1) / 2
-            value = job.utility.value + job.utility.slope * waits
+            duration = slot - (job.arrival - first) + (shortest[index] - 1) / 2
+            value = job.utility.value + job.utility.slope * duration
             if value > 0:
                 values.append(value / minimum_work[index])
                 rows.append(index)
-                slot_of.append(slot)
+                slots_of_columns.append(slot)
     columns = np.arange(len(values))
     per_job = sparse.coo_array((np.ones(len(rows)), (rows, columns)), shape=(len(jobs), len(rows)))
-    per_slot = sparse.coo_array((np.ones(len(rows)), (slot_of, columns)), shape=(last, len(rows)))
+    per_slot = sparse.coo_array(
+        (np.ones(len(rows)), (slots_of_columns, columns)), shape=(last, len(rows))
+    )
     result = linprog(
         -np.array(values),
         A_ub=sparse.vstack([per_job, per_slot]).tocsr(),
@@ -120,10 +123,10 @@ def linear_bound(cluster: Cluster, jobs: Sequence[Job]) -> float:
 def offline(
     cluster: Cluster, jobs: Sequence[Job], *, time_limit: float = TIME_LIMIT
 ) -> OptimumResult:
-    """Return the offline optimum of (3), with placements relaxed to the totals of the cluster.
+    """Return the optimum of problem (3), with placements relaxed to the totals of the cluster.
 
-    It is an upper bound of the optimum, so ratios to it are lower bounds of the performance ratio.
-    After ``time_limit`` seconds the result is the best schedule so far, without a proof.
+    The relaxation makes it an upper bound, so revenue over it is at most the true ratio. After
+    ``time_limit`` seconds the result is the best schedule so far, without a proof.
     """
     tenancy, gangs = _gangs(cluster, jobs)
     workers, ps = tenancy.units

@@ -1,9 +1,9 @@
 """Setting of Astraea's experiments: cluster and jobs, one run of a scheduler, and presets.
 
-The trace gives the arrivals and virtual clusters of jobs. Epochs, chunks, mini-batches, times,
+Philly's trace gives the arrivals and virtual clusters of jobs. Epochs, chunks, mini-batches, times,
 gradients, bandwidths and utilities are drawn from the ranges of section 5.1. The available trace
-has eight virtual clusters, not fourteen. So the jobs and servers of the busiest one are divided at
-random among several users. Two clusters whose size isn't published have the smallest size.
+has eight virtual clusters, but the paper has fourteen users. So several users share the jobs of the
+busiest cluster at random, and its servers. Two clusters of unpublished size have the smallest size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from shadowprice.traces.locate import read_trace, traces_folder
 # ------------------------------------------------------------------ cluster and jobs
 
 
-Demand = Literal["chunks", "trace"]
+Demand = Literal["chunks", "trace"]  # source of a job's worker counts; see `draw_jobs`
 HOUR: Final = Fraction(3600)
 WORKERS_A_SERVER: Final = 8
 PS_A_SERVER: Final = 1
@@ -45,7 +45,7 @@ NODES: Final[Mapping[str, int]] = {
     "6214e9": 64, "b436b2": 64, "103959": 8, "0e4a51": 32, "2869ce": 16, "e13805": 16, "23dbec": 8,
     "51b7ef": 8,
 }  # fmt: skip
-"""Servers of each virtual cluster (philly_vc.csv); the last two are not published."""
+"""Servers of each virtual cluster (philly_vc.csv); the last two sizes are not published."""
 
 BUSIEST: Final = "6214e9"
 GPU_COUNTS: Final = (1, 2, 4, 8)
@@ -79,13 +79,15 @@ def arrivals(count: int, generator: np.random.Generator) -> Arrivals:
     """Return a contiguous stretch of jobs from a random position of the trace."""
     traced = _philly()
     if traced is None:
+        # About Philly's rate, 20.7 jobs an hour, in bursts: the factors of gaps have the mean 1.
         gaps = generator.exponential(1 / 20.7, count) * generator.choice(
             [0.05, 4.8], count, p=[0.8, 0.2]
         )
+        # Shares of Philly's jobs, in the order of `NODES`.
         weights = np.array([0.78, 0.14, 0.037, 0.027, 0.008, 0.007, 0.0005, 0.0005])
         owners = generator.choice(list(NODES), count, p=weights / weights.sum())
         slots = np.floor(np.cumsum(gaps)).astype(int)
-        # A generator of its own, so that arrivals and owners don't depend on it.
+        # A second generator, so that drawing sizes doesn't change later draws of ``generator``.
         sizes = np.random.default_rng([count, len(NODES)])
         gpus = sizes.choice(GPU_COUNTS, count, p=GPU_SHARES)
         return Arrivals(
@@ -100,10 +102,10 @@ def arrivals(count: int, generator: np.random.Generator) -> Arrivals:
 
 
 def user_shares(users: int, servers: int) -> dict[str, int]:
-    """Return the number of servers of each user: all servers, and at least one for each.
+    """Divide servers among users in proportion to their virtual clusters, at least one each.
 
-    Up to eight users are the virtual clusters with the most jobs. More users divide the busiest
-    one.
+    Up to eight users are the virtual clusters with the most jobs. Further users get equal parts of
+    the busiest cluster.
     """
     names = list(NODES)[: min(users, len(NODES))]
     parts = max(1, users - len(NODES) + 1)
@@ -116,20 +118,22 @@ def user_shares(users: int, servers: int) -> dict[str, int]:
     spare = servers - len(weights)
     exact = {name: spare * weight / total for name, weight in weights.items()}
     shares = {name: 1 + int(part) for name, part in exact.items()}
-    by_rest = sorted(exact, key=lambda name: (int(exact[name]) - exact[name], name))
-    for name in by_rest[: servers - sum(shares.values())]:
+    # The largest fractions get the remaining servers.
+    by_fraction = sorted(exact, key=lambda name: (int(exact[name]) - exact[name], name))
+    for name in by_fraction[: servers - sum(shares.values())]:
         shares[name] += 1
     return shares
 
 
 def shared_cluster(users: int, servers: int, horizon: int, *, mixed: bool = False) -> Cluster:
-    """Return servers of workers and one parameter server each, each owned by one user.
+    """Return servers with places for workers and one parameter server, each owned by one user.
 
     With ``mixed``, servers have 2 or 8 workers in Philly's proportion, evenly spread over users;
     otherwise all have 8.
     """
     sizes = [
         WORKERS_A_SERVER
+        # Large if the rounded number of large servers grows with this one: evenly spread.
         if not mixed or (index + 1) * LARGE_SHARE // 1 > index * LARGE_SHARE // 1
         else SMALL_MACHINE
         for index in range(servers)
@@ -181,13 +185,13 @@ def draw_jobs(
 ) -> tuple[list[Job], str]:
     """Draw a workload for a `shared_cluster`; return the jobs, and the source of their arrivals.
 
-    Except for their users, the jobs don't depend on the cluster. Utilities are k d + g, or
-    (e/d)^kappa if ``convex``. ``demand`` says how many workers a job may have: up to its chunks, or
-    exactly its GPUs in the trace (limited by its chunks). The job's label ``gang`` has that number
-    of GPUs in either case.
+    Except for their users, the jobs don't depend on the cluster. Utilities of a duration d are
+    k d + g, or (e/d)^kappa if ``convex``. With the ``demand`` ``chunks``, a job may have up to as
+    many workers as chunks. With ``trace``, it has as many workers as GPUs in the trace, but at most
+    its chunks. The label ``gang`` has this number in both cases.
     """
     rng = np.random.default_rng(seed)
-    when = arrivals(count, rng)
+    arriving = arrivals(count, rng)
     names = [tenant.name for tenant in cluster.tenants]
     worker = cluster.demand({"worker": MILLI})
     ps_demand = cluster.demand({"ps": MILLI})
@@ -196,6 +200,7 @@ def draw_jobs(
         ps_bandwidth = int(rng.uniform(5, 20) * 1e9)
         # (6) needs a parameter server at least as fast as a worker.
         bandwidth = min(int(rng.uniform(100, 5 * 1024) * 1e6), ps_bandwidth)
+        # In whole microseconds.
         minibatch = Fraction(int(3.6e9 * rng.uniform(*ranges.minibatch_hours)), 10**6)
         update = Fraction(int(rng.integers(10, 101)), 1000)
         gradient = int(rng.uniform(30, 575) * 1e6)
@@ -206,11 +211,11 @@ def draw_jobs(
             int(rng.integers(low, high + 1))
             for low, high in (ranges.epochs, ranges.chunks, ranges.minibatches)
         ]
-        gang = min(when.gpus[number], sizes[1])
+        gang = min(arriving.gpus[number], sizes[1])
         jobs.append(
             build_job(
-                name=f"{when.owners[number]}-{number:05}",
-                arrival=when.slots[number],
+                name=f"{arriving.owners[number]}-{number:05}",
+                arrival=arriving.slots[number],
                 epochs=sizes[0],
                 chunks=sizes[1],
                 minibatches=sizes[2],
@@ -222,17 +227,17 @@ def draw_jobs(
                 worker_bandwidth=bandwidth,
                 ps_bandwidth=ps_bandwidth,
                 internal_bandwidth=UNLIMITED,
-                tenant=_owner(when.owners[number], names, rng),
+                tenant=_owner(arriving.owners[number], names, rng),
                 worker_range=(gang, gang) if demand == "trace" else None,
                 labels={"gang": str(gang)},
             )
         )
-    return jobs, when.source
+    return jobs, arriving.source
 
 
-def _owner(cluster: str, names: Sequence[str], rng: np.random.Generator) -> str:
-    users = [name for name in names if name.partition("/")[0] == cluster]
-    # Jobs of virtual clusters beyond the chosen ones go to any user.
+def _owner(virtual_cluster: str, names: Sequence[str], rng: np.random.Generator) -> str:
+    users = [name for name in names if name.partition("/")[0] == virtual_cluster]
+    # With fewer than eight users, some virtual clusters have none: any user gets their jobs.
     return str(rng.choice(users or list(names)))
 
 
@@ -264,7 +269,7 @@ def draw_bars_by_jobs(axes: Any, table: pl.DataFrame, column: str, tick: str) ->
 
 @dataclass(eq=False)
 class RevenueObserver(Observer):
-    """Result of a run."""
+    """Records a run's utilities, payments, busy workers and times."""
 
     cluster: Cluster
     jobs: Sequence[Job]
@@ -273,8 +278,8 @@ class RevenueObserver(Observer):
     balance: Counter[str] = field(default_factory=Counter)  # received minus paid, in millionths
     borrowers: set[str] = field(default_factory=set)  # jobs that paid
     busy: dict[int, int] = field(default_factory=dict)  # workers running in each slot
-    deciding: float = 0.0
-    seconds: float = 0.0
+    deciding: float = 0.0  # seconds of all decisions
+    seconds: float = 0.0  # of the run
 
     def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Record utilities, commitments and payments."""
@@ -307,7 +312,10 @@ class RevenueObserver(Observer):
 
     @property
     def ideal(self) -> float:
-        """Total utility as in the rounds (line 9 of Algorithm 3); the real one without rounds."""
+        """Total utility counted from the beginning of rounds (line 9 of Algorithm 3).
+
+        Equals `revenue` for policies without rounds.
+        """
         if not self.commits:
             return self.revenue
         return sum(commit.utility for name, commit in self.commits.items() if name in self.earned)
@@ -320,8 +328,8 @@ class RevenueObserver(Observer):
     def fairness(self, *, ideal: bool = False) -> dict[str, float]:
         """Return the revenue fairness ratio of each tenant (section 5.1).
 
-        Payments move revenue between tenants, so the mean weighted by initial shares is 1 under
-        every policy. All tenants reach 1 only if all are at exactly 1.
+        Payments only move revenue between tenants, so the mean ratio, weighted by initial shares,
+        is 1 under every policy. If no ratio is below 1, all are exactly 1.
         """
         utilities: Mapping[str, float] = self.earned
         if ideal and self.commits:
@@ -351,7 +359,7 @@ def initial_shares(cluster: Cluster) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One setting."""
+    """One setting of cluster, jobs and policies."""
 
     title: str
     colour: str  # colour of its curves in figures that compare presets
@@ -393,6 +401,7 @@ class Preset:
 
 
 def _gangs(size: int | str, *, rounds: int = 1, scale: float = 0.05) -> dict[str, dict[str, Any]]:
+    """Return settings: of the market, and gangs of ``size`` for policies that don't choose it."""
     market = {"lambda": rounds, "theta": {"scale": scale}}
     gangs = {"workers": size}
     return {"astraea": market, "batchsche": market, "gandiva_fair": gangs, "hived": gangs}
@@ -400,10 +409,9 @@ def _gangs(size: int | str, *, rounds: int = 1, scale: float = 0.05) -> dict[str
 
 STATED: Final = Preset("as the paper states it", "#009E73")
 FOUND: Final = Preset("found by search", "#0072B2", LESS, settings=_gangs(4))
-"""Setting found by search, in three respects that the paper leaves open or states otherwise. It has
-a quarter of the epochs, lambda = 1 with a twentieth of theta, and gangs of 4 in schedulers that
-don't choose a size. It was chosen to reproduce Fig. 4, and is not evidence of the paper's real
-setting.
+"""Setting that a search found to reproduce Fig. 4; not evidence of the paper's real setting. It
+differs in three respects that the paper leaves open or states differently: a quarter of the epochs,
+lambda = 1 with a twentieth of theta, and gangs of 4 in schedulers that don't choose a size.
 """
 
 PRESETS: Final[Mapping[str, Preset]] = {"paper": STATED, "found": FOUND}

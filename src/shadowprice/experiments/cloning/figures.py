@@ -1,4 +1,8 @@
-"""Cost and benefit of copies under light and heavy load, and on real processes."""
+"""Cost and benefit of copies under light and heavy load, and on real processes.
+
+Under light load, a solver chooses the number of copies for a deadline. Under heavy load, a rule
+chooses what a free machine starts. Numbers in parentheses are equations of the paper on CSD.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +45,8 @@ from shadowprice.traces.locate import ENVIRONMENT, traces_folder
 MEAN: Final = 10.0  # mean duration of a task in seconds, if means are equal
 TASKS: Final = 50
 LIGHT_MACHINES: Final = 2000
-ORDER: Final = 1.8
-EPSILONS: Final = (0.01, 0.05, 0.2)
+ORDER: Final = 1.8  # tail order of the Pareto distribution
+EPSILONS: Final = (0.01, 0.05, 0.2)  # limits of the miss probability
 
 
 def _problem(order: float, deadline: float, epsilon: float, tasks: int = TASKS) -> CloningProblem:
@@ -51,7 +55,7 @@ def _problem(order: float, deadline: float, epsilon: float, tasks: int = TASKS) 
 
 
 def measure_deadline(settings: ExperimentSettings) -> Tables:
-    """Solve for deadlines from 0.6 to 30 means, without infeasible ones."""
+    """Solve for deadlines from 0.6 to 30 mean durations, and skip infeasible ones."""
     rows: list[dict[str, Any]] = []
     deadlines = np.geomspace(0.6, 30.0, 15 if settings.quick else 60)
     for index, ratio in enumerate(deadlines):
@@ -90,7 +94,7 @@ def draw_deadline(tables: Tables, figure: Figure) -> None:
     right.axhline(1.0, color=PALETTE[6], linewidth=1.0)
     _means_axis(left, "deadline, in mean durations", (1, 2, 5, 10, 20))
     _means_axis(right, "deadline, in mean durations", (1, 2, 5, 10, 20))
-    left.plot([], [], color=PALETTE[6], linestyle=":", label="whole copies")
+    left.plot([], [], color=PALETTE[6], linestyle=":", label="integer copies")
     left.legend()
 
 
@@ -100,7 +104,7 @@ def _means_axis(axes: Any, label: str, ticks: tuple[float, ...]) -> None:
 
 
 def measure_tail(settings: ExperimentSettings) -> Tables:
-    """Solve for tail orders from almost 1 to 4, and without a deadline."""
+    """Solve for tail orders from 1.1 to 4, with two deadlines and without."""
     rows: list[dict[str, Any]] = []
     orders = np.linspace(1.1, 4.0, 12 if settings.quick else 59)
     for index, order in enumerate(orders):
@@ -138,7 +142,7 @@ def draw_tail(tables: Tables, figure: Figure) -> None:
 
 
 def measure_relaxed(settings: ExperimentSettings) -> Tables:
-    """Compare optima under (7) with (6), for equal tasks and random jobs with whole copies."""
+    """Compare optima under (7) and (6): continuous for equal tasks, integer for random jobs."""
     epsilons = np.geomspace(0.005, 0.5, 10 if settings.quick else 40)
     rows: list[dict[str, Any]] = []
     for epsilon in epsilons:
@@ -154,7 +158,7 @@ def measure_relaxed(settings: ExperimentSettings) -> Tables:
     draws = 100 if settings.quick else 1500
     random_rows: list[dict[str, Any]] = []
     for index in range(draws):
-        settings.progress(index, draws, "random jobs, whole copies")
+        settings.progress(index, draws, "random jobs, integer copies")
         tasks = int(rng.choice([2, 5, 10, 20]))
         orders, means = rng.uniform(2.0, 3.5, tasks), rng.uniform(5.0, 15.0, tasks)
         groups = [
@@ -177,7 +181,7 @@ def measure_relaxed(settings: ExperimentSettings) -> Tables:
 
 
 def draw_relaxed(tables: Tables, figure: Figure) -> None:
-    """Draw the excess over epsilon, and how often whole copies under (7) violate (6)."""
+    """Draw the excess over epsilon, and how often integer copies under (7) violate (6)."""
     left, right = figure.subplots(1, 2)
     table = tables["continuous"].sort("tasks")
     draw_curves(left, table, "epsilon", "excess", "tasks", text="{} tasks", scale=100)
@@ -191,13 +195,13 @@ def draw_relaxed(tables: Tables, figure: Figure) -> None:
     counts = tables["whole"].group_by("epsilon").agg(
         pl.col("misses_too_often").mean(), pl.len().alias("jobs")
     ).sort("epsilon")  # fmt: skip
-    places = np.arange(len(counts))
-    bars = right.bar(places, 100 * counts["misses_too_often"].to_numpy(), color=PALETTE[0])
+    positions = np.arange(len(counts))
+    bars = right.bar(positions, 100 * counts["misses_too_often"].to_numpy(), color=PALETTE[0])
     right.bar_label(bars, fmt="%.1f %%", padding=2)
-    right.set_xticks(places, [f"{epsilon:g}" for epsilon in counts["epsilon"]])
+    right.set_xticks(positions, [f"{epsilon:g}" for epsilon in counts["epsilon"]])
     right.grid(visible=False, axis="x")
     right.set(
-        title="Random jobs whose whole copies under (7) break (6)",
+        title="Random jobs whose integer copies under (7) break (6)",
         ylabel="% of jobs", xlabel="epsilon",
     )  # fmt: skip
 
@@ -213,7 +217,7 @@ def measure_theorem(settings: ExperimentSettings) -> Tables:
             rng = np.random.default_rng(1000 * settings.seed + seed)
             means = MEAN * float(spread) ** rng.uniform(-0.5, 0.5, 20)
             groups = [TaskGroup(1, Pareto.of_mean(2.0, float(mean))) for mean in means]
-            # An early deadline binds for every task, so that (1d) stays inactive.
+            # With an early deadline, every task needs copies, so (1d) stays inactive.
             problem = CloningProblem(groups, 400, 1.05 * float(means.max()), 0.05)
             closed_form = solve(problem, SolveMethod.CLOSED_FORM)
             best = solve(problem, constraint=DeadlineConstraint.RELAXED)
@@ -233,7 +237,7 @@ def draw_theorem(tables: Tables, figure: Figure) -> None:
     axes = figure.subplots(1, 2)
     titles = {
         "continuous": "Theorem 1 before rounding, over the optimum",
-        "whole": "Rounded up, over the best whole copies",
+        "whole": "Rounded up, over the best integer copies",
     }
     for index, (name, title) in enumerate(titles.items()):
         rows = tables["theorem"].group_by("spread").agg(
@@ -269,10 +273,10 @@ LOOKS: Final[dict[str, dict[str, Any]]] = {
     "full": {"label": "every task in two copies", "color": PALETTE[1], "marker": "^"},
     "detect": {"label": "copies of late tasks", "color": PALETTE[4], "marker": "D"},
     "saving-free": {
-        "label": "by saving, idle machines free", "color": PALETTE[5], "marker": "v", "ls": "--",
+        "label": "by saving, machine time free", "color": PALETTE[5], "marker": "v", "ls": "--",
     },
     "saving": {
-        "label": "by saving, machine second 0.1 s", "color": PALETTE[0], "marker": "o", "ms": 4,
+        "label": "by saving, machine time at 0.1", "color": PALETTE[0], "marker": "o", "ms": 4,
     },
 }  # fmt: skip
 """Line style of each rule."""
@@ -286,7 +290,7 @@ Make = Callable[[float, int], WaveJobs]
 
 
 def measure_load(settings: ExperimentSettings) -> Tables:
-    """Run generated jobs of 30 tasks of 10 s on average, with sizes spread fourfold."""
+    """Run generated jobs of 30 tasks of 10 s on average, at several loads."""
 
     def maker(distribution: Distribution) -> Make:
         return lambda load, seed: poisson_jobs(
@@ -300,9 +304,9 @@ def measure_load(settings: ExperimentSettings) -> Tables:
 
 
 def measure_workers(settings: ExperimentSettings) -> Tables:
-    """Run iterations of two recorded jobs as jobs of ten tasks.
+    """Run the iterations of two recorded training jobs, each iteration as a job with ten tasks.
 
-    Rules know the first half of a recording. Jobs consist of iterations of the second half.
+    Rules know the durations in the first half of a recording. Jobs are iterations of the second.
     """
 
     def maker(name: str) -> Make:
@@ -325,7 +329,7 @@ def worker_times(file: str) -> NDArray[np.float64]:
             f"get mini-batch-time of the Alibaba GPU cluster trace 2020 and let {ENVIRONMENT} "
             "name the folder of traces"
         )
-        raise InputError(Fault(str(path), "unknown recording", hint))
+        raise InputError(Fault(str(path), "does not exist", hint))
     table = (
         pl.read_csv(path)
         .unique(["time", "worker"], keep="first", maintain_order=True)  # a few are logged twice
@@ -398,20 +402,21 @@ def _plain_ticks(axes: Any) -> None:
 # ------------------------------------------------------------------ real processes
 
 
-DISTRIBUTION: Final = Pareto.of_mean(1.8, 0.18)
+DISTRIBUTION: Final = Pareto.of_mean(1.8, 0.18)  # of a task's seconds
 BAG_TASKS: Final = 8
 PROCESSES: Final = 32
-DEADLINE: Final = 0.45
-MISS: Final = 0.05
+DEADLINE: Final = 0.45  # seconds
+MISS: Final = 0.05  # limit of the miss probability
 LEVEL: Final = 0.99  # confidence level of intervals and bands
 PLANS: Final = (("one copy each", 1, PALETTE[6]), ("planned", None, PALETTE[0]))
+"""Name, copies of each task (None: as planned) and colour."""
 
 
 def measure_processes(settings: ExperimentSettings) -> Tables:
     """Run bags of tasks that sleep for Pareto-distributed times, with and without copies."""
     if find_spec("shadowprice.training") is None:
         raise MissingExtraError("shadowprice-training", "train", "running bags on real processes")
-    from shadowprice.experiments.cloning.rehearsal import Wait, wait  # noqa: PLC0415  # needs it too
+    from shadowprice.experiments.cloning.rehearsal import Wait, wait  # noqa: PLC0415  # imports bag
     from shadowprice.training import bag  # noqa: PLC0415  # installed with the extra only
 
     bags = 30 if settings.quick else 250
@@ -460,7 +465,10 @@ def measure_processes(settings: ExperimentSettings) -> Tables:
 
 
 def predicted_misses(seconds: NDArray[np.float64], copies: list[int]) -> NDArray[np.float64]:
-    """Return the probability, by (3), that a bag with such copies takes longer than each time."""
+    """Return the probability by (3) that a bag takes longer than each of several times.
+
+    ``copies`` has the number of copies of each task.
+    """
     late = DISTRIBUTION.survival(seconds)[:, None] ** np.asarray(copies)
     return np.asarray(1.0 - np.prod(1.0 - late, axis=1))
 
@@ -468,14 +476,14 @@ def predicted_misses(seconds: NDArray[np.float64], copies: list[int]) -> NDArray
 def band(samples: int) -> float:
     """Return the half width of a confidence band of an empirical tail, at `LEVEL`.
 
-    By the inequality of Dvoretzky, Kiefer and Wolfowitz with Massart's constant, which holds for
+    Uses the inequality of Dvoretzky, Kiefer and Wolfowitz with Massart's constant, which holds for
     every sample size.
     """
     return float(np.sqrt(np.log(2.0 / (1.0 - LEVEL)) / (2.0 * samples)))
 
 
 def draw_processes(tables: Tables, figure: Figure) -> None:
-    """Draw how often bags, and single tasks, take longer than a time."""
+    """Draw the shares of bags and of single tasks that take longer than a time."""
     left, right = figure.subplots(1, 2)
     times = np.geomspace(DISTRIBUTION.shortest, 20.0, 400)
     for name, _, colour in PLANS:

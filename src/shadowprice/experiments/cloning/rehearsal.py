@@ -32,7 +32,7 @@ class Wait:
 
 
 def wait(task: Wait) -> float:
-    """Sleep for a time drawn for this copy of this task, and return that time in seconds."""
+    """Sleep for a time drawn for this copy of the task; return the time in seconds."""
     attempt = current()
     uniform = random.Random(f"{task.seed}/{attempt.task}/{attempt.copy}").random()
     seconds = float(task.distribution.inverse_survival(1.0 - uniform))

@@ -1,7 +1,7 @@
 """Real jobs of two tenants under several policies, compared with the simulator.
 
-The cost of a start is measured first, on jobs that run alone. The cost of a move is measured on a
-job that makes room for another one. The models use the larger of the two.
+The cost of a start is measured first, on jobs that run one after the other. The cost of a move is
+measured on a job that gives servers to another job and gets them back. Jobs state the larger cost.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ POLICIES: Final = (
     PolicyChoice("fifo"),
     PolicyChoice("drf"),
 )
-"""Policies with settings for both drivers, because the simulator's have to equal the service's."""
+"""Policies with the settings of both drivers: the simulator has to decide like the service."""
 
-MIN_SLOT_SECONDS: Final = 5.0  # long starts use a multiple of it
+MIN_SLOT_SECONDS: Final = 5.0  # if starts take long, a slot is a multiple of this
 MIN_STARTS_PER_SLOT: Final = 3  # minimum length of a slot, in durations of a start
 PROBE_JOBS: Final = 3  # jobs that start one after the other to measure a start
 MAX_SLOTS: Final = 120  # slots after which jobs that aren't over are cancelled
@@ -55,7 +55,7 @@ class WorkloadJob:
     utility: Mapping[str, Any]
 
     def scaled(self, factor: int) -> WorkloadJob:
-        """Return the same job with times and steps multiplied by a factor, for longer slots."""
+        """Return the job with times and steps multiplied by a factor, for longer slots."""
         utility = dict(self.utility)
         for key in ("target", "by"):
             if key in utility:
@@ -101,7 +101,7 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
     (start,) = settings.each(
         _median_start_seconds, [(speeds, target, settings.seed)], lambda *_: "measuring a start"
     )
-    minimum = start + 1.0 / speeds[1]  # a step is finished before it stops
+    minimum = start + 1.0 / speeds[1]  # a job that moves finishes a step before it stops
     long = math.ceil(MIN_STARTS_PER_SLOT * minimum / MIN_SLOT_SECONDS) * MIN_SLOT_SECONDS
     (move,) = settings.each(
         _median_move_seconds, [(speeds, target, settings.seed, long)], lambda *_: "measuring a move"
@@ -173,7 +173,7 @@ def _run_live(
 def _probe(
     number: int, steps: int, speeds: Mapping[int, float], seed: int, tenant: str = "vision"
 ) -> dict[str, Any]:
-    """Return a job that only serves to measure its starts."""
+    """Return the record of a job that is run to measure its starts."""
     job = WorkloadJob(f"probe-{number}", tenant, 0.0, steps, {"kind": "constant", "value": 1})
     return _record(job, speeds, seed, 0.0)
 
@@ -181,7 +181,7 @@ def _probe(
 def _median_move_seconds(
     speeds: Mapping[int, float], target: live.ExecutorTarget, seed: int, slot: float
 ) -> float:
-    """Return the median time of a job's moves in seconds, 0 if it measured none.
+    """Return the median seconds of a job's moves, 0 if the job reported none.
 
     The job has the cluster to itself, gives half of it to another job after two slots, and gets it
     back.
@@ -198,7 +198,7 @@ def _median_move_seconds(
 def _median_start_seconds(
     speeds: Mapping[int, float], target: live.ExecutorTarget, seed: int
 ) -> float:
-    """Return the median seconds without progress at the beginning of a job's first slot."""
+    """Return the median seconds from the beginning of a job's first slot to its first progress."""
     probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBE_JOBS)]
     live_results = _run_live(probes, PolicyChoice("fifo"), MIN_SLOT_SECONDS, target)
     starts = [value.start(speeds) for value in live_results.values()]
@@ -213,7 +213,9 @@ def _median_start_seconds(
 def _profile_speeds(worker_counts: Sequence[int]) -> dict[int, tuple[float, float]]:
     """Return mini-batches per second by number of workers, and half their confidence interval."""
     with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
-        command = Command((sys.executable, str(SCRIPT), "--steps", "100000"), folder, _path())
+        command = Command(
+            (sys.executable, str(SCRIPT), "--steps", "100000"), folder, _environment()
+        )
         points, unmeasured = asyncio.run(
             measure_all(
                 Path(folder, "bench"),
@@ -233,10 +235,10 @@ def _profile_speeds(worker_counts: Sequence[int]) -> dict[int, tuple[float, floa
 
 
 def _without_progress(*_: object) -> None:
-    """Discard progress, because the experiment has a progress line of its own."""
+    """Ignore the profiler's progress, because the experiment shows its own."""
 
 
-def _path() -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Return variables that make this package importable in a job, and limit it to one thread."""
     return {"PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
 
@@ -254,7 +256,7 @@ def _record(
         "worker": {"cpu": 1, "memory": "512MiB"},
         "restart": f"{restart:.2f}s",
         "utility": dict(job.utility),
-        "run": {"command": argv, "env": _path(), "retries": 2, "grace": "20s"},
+        "run": {"command": argv, "env": _environment(), "retries": 2, "grace": "20s"},
     }
 
 
@@ -262,7 +264,7 @@ def _record(
 
 
 def draw_elastic(tables: Tables, figure: Figure) -> None:
-    """Draw predicted and measured progress by policy, utility, and slots of completion."""
+    """Draw progress by policy, utility, and slots of completion, predicted and measured."""
     policies = tables["summary"]["policy"].to_list()
     slot = float(tables["starts"]["slot"][0])
     grid = figure.subplots(2, 3, squeeze=False)

@@ -1,9 +1,8 @@
 """The experiment's job: logistic regression, trained by workers that share every batch.
 
-Which samples a batch holds depends on its step only, and worker 0 adds the gradients up in one
-order: but for rounding the result does not depend on how many workers there are, or how often the
-job is moved. Every worker waits out its share of a stated time, so that a batch is as fast as the
-job says, and not as this machine's cores are.
+The samples of a batch only depend on the step, and worker 0 adds the gradients in a fixed order. So
+the number of workers, and moves of the job, only change the result by rounding. Each worker waits
+until its stated time is over, so the speed of a batch doesn't depend on this machine's cores.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ BATCH, FEATURES, RATE = 96, 24, 0.5
 
 
 def connected(job: jobs.Job) -> list[Connection]:
-    """Return worker 0's connections to the others by rank, or another worker's to worker 0."""
+    """Return the connections of worker 0 to the others, by rank, or of another worker to 0."""
     if job.workers == 1:
         return []
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
@@ -39,7 +38,7 @@ def connected(job: jobs.Job) -> list[Connection]:
         try:
             leader = Client(address, authkey=key)
             break
-        except ConnectionRefusedError:  # it is not there yet
+        except ConnectionRefusedError:  # worker 0 doesn't listen yet
             time.sleep(0.05)
     else:
         sys.exit("worker 0 accepted no connection within 30 s")
@@ -63,7 +62,7 @@ def gradient(
 
 
 def main() -> None:
-    """Train from the newest checkpoint on."""
+    """Train, starting from the newest checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--shared", type=float, default=0.24, help="seconds that workers divide")
@@ -71,17 +70,17 @@ def main() -> None:
         "--serial", type=float, default=0.03, help="seconds that workers don't divide"
     )
     parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     stop, job = jobs.StopSignal(), jobs.current()
     weights, step = np.zeros(FEATURES), 0
     if (checkpoint := jobs.load()) is not None:
         step, weights = checkpoint.step, np.frombuffer(checkpoint.data).copy()
     others = connected(job)
-    takes = chosen.serial + chosen.shared / job.workers
-    while step < chosen.steps:
-        due = time.monotonic() + takes
+    step_seconds = options.serial + options.shared / job.workers
+    while step < options.steps:
+        due = time.monotonic() + step_seconds
         rows = np.arange(step * BATCH, (step + 1) * BATCH)
-        part = gradient(weights, np.array_split(rows, job.workers)[job.rank], chosen.seed)
+        part = gradient(weights, np.array_split(rows, job.workers)[job.rank], options.seed)
         time.sleep(max(0.0, due - time.monotonic()))
         if job.rank:
             try:
@@ -98,8 +97,8 @@ def main() -> None:
         weights = weights - RATE / BATCH * part[:-1]
         step += 1
         jobs.report(step, loss=float(part[-1]) / BATCH)
-        leaving = bool(stop) and step < chosen.steps
-        if leaving or step == chosen.steps:
+        leaving = bool(stop) and step < options.steps
+        if leaving or step == options.steps:
             jobs.save(step, weights.tobytes())
         for other in others:
             other.send(None if leaving else weights)

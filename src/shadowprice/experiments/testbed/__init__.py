@@ -16,17 +16,17 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="testbed-starts",
-        title="The same servers and jobs, simulated: utility and promises by what a start costs",
+        title="The same servers and jobs, simulated: utility and promises by the cost of a start",
         source="Bao et al., INFOCOM 2018, Fig. 7",
-        reported="OASiS earns the most; a start costs next to nothing.",
+        reported="OASiS earns the most; a start costs almost nothing.",
         measure=measure.measure_starts,
         draw=measure.draw_starts,
         size=(12.0, 4.6),
     ),
     Experiment(
         name="testbed-virtual",
-        title="The same servers and jobs on the live service in virtual time, ten draws, by what "
-        "OASiS knows",
+        title="The same servers and jobs on the live service in virtual time, ten draws, by the "
+        "knowledge of OASiS",
         source="Bao et al., INFOCOM 2018, Figs. 7 and 8",
         reported="OASiS earns the most, and completes closest to the targets.",
         measure=virtual.measure_virtual,

@@ -1,13 +1,12 @@
 """The testbed's jobs under each policy: real runs, compared with the simulator.
 
-The cost of a start is measured first, on jobs that start together, and then stated in the files.
-
-There, a start takes a large part of a slot; in the paper it takes a fiftieth. `measure_starts`
+The cost of a start is measured first, on jobs that start together, and then stated in the files. In
+real runs, a start takes a large part of a slot; in the paper it takes a fiftieth. `measure_starts`
 isolates that difference: it simulates many draws of the jobs, submitted as in real runs.
 
-The cluster and the jobs are scaled down from nine servers to two cores. Three units of the
-generator's testbed change, equally for all: time (shorter slots and mini-batches), cores and
-memory. Schedulers see no difference, because they only compare shares of servers and slots.
+The cluster and the jobs are scaled down from nine servers to two cores. All times (slots and
+mini-batches), cores and memory are multiplied by constant factors. The result is the same problem
+for schedulers, because they only compare shares of servers and slots.
 """
 
 from __future__ import annotations
@@ -58,16 +57,16 @@ from shadowprice.traces.workload import NANO
 
 
 CORES: Final = Fraction(1, 20)
-"""A real core's share per stated core: 32 cores of a server become 1.6."""
+"""Factor of stated cores: 32 cores of a server become 1.6."""
 
-MEMORY: Final = Fraction(1, 4)
+MEMORY: Final = Fraction(1, 4)  # factor of stated memory
 SCRIPT: Final = Path(__file__).with_name("train.py")
 GRACE: Final = "20s"
 
 
 @dataclass(frozen=True, slots=True)
 class InputFiles:
-    """Records to run with any driver."""
+    """Cluster and jobs as records of their files, for the simulator and the service."""
 
     cluster: Mapping[str, Any]  # record of the cluster file
     jobs: tuple[Mapping[str, Any], ...]  # records of the job file, by arrival
@@ -177,10 +176,10 @@ POLICIES: Final = (
 """Policies as on a live service, which doesn't know future jobs."""
 
 SUBMIT_LEAD_SECONDS: Final = 3.0  # seconds before its slot at which a job is submitted
-PROBE_JOBS: Final = 3  # jobs of a wave that start together to measure a start; there are two waves
+PROBE_JOBS: Final = 3  # jobs that start together to measure a start, in each of two waves
 PROBE_GAP_SLOTS: Final = 2  # slots between the two waves
 BUSY_RETRY_FACTOR: Final = 4
-"""Factor of slots in a second try, if no job made progress on a busy machine."""
+"""Factor of the number of slots in a second attempt, if the machine was too busy for progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +214,7 @@ def measure_testbed(settings: ExperimentSettings) -> Tables:
     runs, hindsight = {}, []
     for choice, results in zip(size.policies, ran, strict=True):
         runs[choice.label] = results, _predict(files, choice, results)
+        # Simulate again with the starts that this run measured, to explain differences.
         mean_start = _mean_start(files, results)
         adjusted = _files(size, settings.seed, restart if mean_start is None else mean_start)
         hindsight.append(_predicted_utility(adjusted, choice, results))
@@ -282,11 +282,11 @@ def _run_live(
 
 
 def _mean_start_seconds(size: ExperimentScale, target: ExecutorTarget, seed: int) -> float:
-    """Return the mean seconds without progress after a start, from the beginning of a slot.
+    """Return the mean seconds from the beginning of a slot to the first progress of its starts.
 
-    In the runs several jobs start and move at one slot boundary, and share this machine's
-    processors. The same happens here. The first wave starts with cold caches, so it only counts if
-    the second made no progress.
+    As in the real runs, several jobs start at one slot boundary and share this machine's
+    processors. The first wave starts with cold caches, so it only counts if no job of the second
+    made progress.
     """
     files = _files(size, seed, None)
     waves = [
@@ -297,8 +297,8 @@ def _mean_start_seconds(size: ExperimentScale, target: ExecutorTarget, seed: int
         for number, wave in enumerate(waves)
         for job in wave
     ]
-    once = PROBE_GAP_SLOTS * len(waves)
-    for slots in (once, BUSY_RETRY_FACTOR * once):
+    usual = PROBE_GAP_SLOTS * len(waves)
+    for slots in (usual, BUSY_RETRY_FACTOR * usual):
         live_results = _run_live(files, jobs, PolicyChoice("drf"), target, seed, slots)
         for wave in reversed(waves):
             starts = [live_results[str(job["name"])].start(files.speeds(job)) for job in wave]
@@ -306,7 +306,7 @@ def _mean_start_seconds(size: ExperimentScale, target: ExecutorTarget, seed: int
             if measured:
                 return fmean(measured)
     reasons = [value.record.get("reason") for value in live_results.values()]
-    raise ShadowpriceError(f"the jobs that were to be measured got nowhere: {reasons}")
+    raise ShadowpriceError(f"the measured jobs made no progress: {reasons}")
 
 
 def _run_policy(
@@ -352,7 +352,7 @@ def draw_testbed(tables: Tables, figure: Figure) -> None:
     title = "Fig. 7: predicted (pale) and earned"
     draw_predicted_and_real(panels[0, 0], tables["summary"], title=title, ylabel="total utility")
     _lateness(panels[0, 1], tables["jobs"], policies)
-    # Slots are integers: without a spacing, points would overlap.
+    # Slots are integers, so the points of policies would overlap without a spacing.
     title = "Slot of completion, by job"
     draw_completions(panels[1, 0], tables["jobs"], policies, 0.08, title=title)
     _progress(panels[1, 1], tables["progress"], policies)
@@ -389,7 +389,7 @@ def _progress(panel: Any, progress: pl.DataFrame, policies: list[str]) -> None:
 
 
 SECONDS: Final = 40  # length of a slot, as in the real runs
-BEFORE: Final = 2  # slots before the first one that counts
+BEFORE: Final = 2  # slots of the run before the first slot that counts
 REFERENCE: Final = "oasis"  # policy to which the others are compared, draw by draw
 
 PRINTED: Final = PolicyChoice(
@@ -420,7 +420,7 @@ def measure_starts(settings: ExperimentSettings) -> Tables:
 
 
 def _differences(runs: pl.DataFrame) -> pl.DataFrame:
-    """Return the paired differences of each policy's utility to that of `oasis`, by start."""
+    """Return the paired differences in utility between each policy and `oasis`, by start."""
     rows: list[dict[str, Any]] = []
     for (start,), same in runs.group_by("start", maintain_order=True):
         pairs = compare_with_first(samples_by_policy(same, "utility", "seed", REFERENCE))
@@ -439,7 +439,7 @@ def _differences(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def run_policy_draw(choice: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
-    """Return a policy's utility on one draw of the jobs, and the promises that it keeps."""
+    """Return a policy's utility on one draw of the jobs, and its numbers of promises."""
     files = scaled(SECONDS, seed=seed, restart=start or None)
     first = BEFORE * files.seconds - SUBMIT_LEAD_SECONDS
     submitted = [
@@ -481,14 +481,16 @@ def draw_starts(tables: Tables, figure: Figure) -> None:
         if len(rows):
             right.plot(rows["start"], 100 * rows["kept"] / rows["promised"], **style)
     left.set(
-        title=f"Fig. 7 by what a start costs (of {SECONDS} s)",
-        xlabel="a start takes (s)",
-        ylabel="total utility, mean and its error",
+        title=f"Fig. 7 by the cost of a start (slots of {SECONDS} s)",
+        xlabel="duration of a start (s)",
+        ylabel="total utility, mean and standard error",
     )
     left.set_ylim(bottom=0)
     left.legend(fontsize=8, handlelength=3.5)
     right.set(
-        title="First promises that are kept", xlabel="a start takes (s)", ylabel="% of those made"
+        title="First promises that are kept",
+        xlabel="duration of a start (s)",
+        ylabel="% of first promises",
     )
     right.set_ylim(-3, 103)
     right.legend(fontsize=8, handlelength=3.5)

@@ -1,11 +1,11 @@
 """Figs. 7 and 8 in real time, with jobs that only keep the stated pace.
 
 The jobs sleep instead of training, so a start takes a small part of a slot. All policies run at the
-same time, each under a service of its own, whose slots begin at different times: as processes of
-this machine in slots of a minute, on Kubernetes in slots of six minutes. There, each service has a
-namespace, `NAMESPACE` and the name of its policy, and takes a tenth of the cores and memory, so
-that the nodes hold all of them. On Ray only OASiS runs. Each run is simulated with the same
-submissions.
+same time, each under its own service, and the slots of services begin at different times. As
+processes of this machine, jobs run in slots of a minute; on Kubernetes and Ray, in slots of six
+minutes. On Kubernetes, each service has its own namespace and takes a tenth of the cores and
+memory, so that the nodes can hold all services. On Ray only OASiS runs. Each run is simulated with
+the same submissions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NODE_SECONDS: Final = 360  # length of a slot on Kubernetes and Ray, where a sta
 NODE_SHARE: Final = Fraction(1, 10)
 """Part of a node's cores and memory for each policy on Kubernetes."""
 
-NAMESPACE: Final = "paced-"  # prefix of the namespaces on Kubernetes
+NAMESPACE: Final = "paced-"  # prefix of the namespaces on Kubernetes; the policy's name follows
 RESTART: Final = 0.03  # part of a slot that jobs state for a start as processes of this machine
 NODE_RESTART: Final = 0.05
 """Part of a slot that jobs state for a start on Kubernetes and Ray, where starts vary more."""
@@ -109,8 +109,8 @@ def measure_paced(settings: ExperimentSettings) -> Tables:
                     files, variant, settings.seed, _target(target, variant), delay
                 ),
                 variants,
-                # Otherwise the slots of all services begin together, and with them their starts:
-                # each would take as long as all of them do.
+                # If the slots of all services began together, all jobs would start together, and
+                # each start would take as long as all.
                 [number * seconds / len(variants) for number in range(len(variants))],
             )
         )
@@ -131,7 +131,7 @@ def measure_paced(settings: ExperimentSettings) -> Tables:
 
 
 def _target(target: live.ExecutorTarget, variant: Variant) -> live.ExecutorTarget:
-    """Return the executor of a policy's service, apart from those of the others."""
+    """Return the executor of a policy's service, with its own namespace and shared folder."""
     if target.executor != "kubernetes":
         return target
     settings = [f"namespace={NAMESPACE}{variant.label}"]

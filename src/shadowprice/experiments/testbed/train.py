@@ -1,8 +1,8 @@
 """The testbed's job: one of six families, trained with parameter servers at the stated pace.
 
-The families have the layers of their papers at a sixteenth of the width, and see generated images
-of 16 by 16 pixels, so that two cores do for nine servers. A worker computes every mini-batch for
-real, and waits out what is left of the time that the job file says it takes.
+The families have the layers of their papers at a sixteenth of the width, and train on generated
+images of 16 by 16 pixels, so that two cores suffice for nine servers. A worker computes each
+mini-batch, and then waits until the time that the job file states is over.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def thin(channels: int) -> int:
 
 
 def convolution(into: int, out: int, size: int, stride: int = 1, *, norm: bool) -> nn.Sequential:
-    """Return a convolution (same size at stride 1), batch normalisation if ``norm``, and ReLU."""
+    """Return a convolution (``same`` padding), batch normalisation if ``norm``, and ReLU."""
     layers: list[nn.Module] = [nn.Conv2d(into, out, size, stride, size // 2, bias=not norm)]
     return nn.Sequential(*layers, *([nn.BatchNorm2d(out)] if norm else []), nn.ReLU())
 
@@ -86,21 +86,21 @@ class Bottleneck(nn.Module):  # type: ignore[misc]  # torch's types are not know
             nn.Conv2d(inner, out, 1, bias=False),
             nn.BatchNorm2d(out),
         )
-        self.past: nn.Module = nn.Identity()
+        self.shortcut: nn.Module = nn.Identity()
         if into != out or stride != 1:
-            self.past = nn.Sequential(
+            self.shortcut = nn.Sequential(
                 nn.Conv2d(into, out, 1, stride, bias=False), nn.BatchNorm2d(out)
             )
 
-    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the block's output."""
-        return torch.relu(self.path(seen) + self.past(seen))
+        return torch.relu(self.path(x) + self.shortcut(x))
 
 
 def resnet(*blocks: int) -> Callable[[], nn.Module]:
     """Return a constructor of a ResNet; ``blocks`` are the numbers of blocks in its stages."""
 
-    def made() -> nn.Module:
+    def build() -> nn.Module:
         layers: list[nn.Module] = [convolution(3, thin(64), 3, norm=True)]
         into = thin(64)
         for stage, count in enumerate(blocks):
@@ -113,7 +113,7 @@ def resnet(*blocks: int) -> Callable[[], nn.Module]:
             *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, CLASSES)
         )
 
-    return made
+    return build
 
 
 class Inception(nn.Module):  # type: ignore[misc]  # torch's types are not known here
@@ -136,9 +136,9 @@ class Inception(nn.Module):  # type: ignore[misc]  # torch's types are not known
             ]
         )
 
-    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the concatenated channels of all paths."""
-        return torch.cat([path(seen) for path in self.paths], dim=1)
+        return torch.cat([path(x) for path in self.paths], dim=1)
 
 
 def inception() -> nn.Module:
@@ -169,7 +169,7 @@ FAMILIES: Final[Mapping[str, Callable[[], nn.Module]]] = {
 
 
 def images(count: int, seed: int) -> dict[str, NDArray[Any]]:
-    """Generate noisy images and their labels; stripes and colour encode the label."""
+    """Generate noisy images with labels; an image's stripes and colour encode its label."""
     generator = np.random.default_rng(seed)
     label = generator.integers(CLASSES, size=count)
     across = np.linspace(0.0, 2.0 * np.pi, SIZE)
@@ -219,28 +219,29 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--chunks", type=int, required=True, help="chunks of the data")
     parser.add_argument("--minibatches", type=int, required=True, help="mini-batches of a chunk")
-    parser.add_argument("--pace", type=float, default=0.0, help="seconds of a mini-batch, at least")
+    parser.add_argument("--pace", type=float, default=0.0, help="minimum seconds of a mini-batch")
     parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     torch.backends.mkldnn.enabled = False  # its setup takes longer than computing these layers
     job = jobs.current()
     index = Path(DATA, "index.json")
+    # One worker writes the data; the others wait for it.
     if job.leads and not index.exists():
-        samples = chosen.minibatches * MINIBATCH
-        servers.write(DATA, images(chosen.chunks * samples, chosen.seed), samples)
+        samples = options.minibatches * MINIBATCH
+        servers.write(DATA, images(options.chunks * samples, options.seed), samples)
     while not index.exists():
         time.sleep(0.05)
     recipe = servers.Recipe(
-        model=FAMILIES[chosen.family],
+        model=FAMILIES[options.family],
         loss=loss,
         optimizer=lambda parameters: Momentum(parameters, 0.01, 0.5),
         data=servers.read(DATA),
-        epochs=chosen.epochs,
+        epochs=options.epochs,
         minibatch=MINIBATCH,
-        seed=chosen.seed,
+        seed=options.seed,
     )
-    servers.run(recipe, servers.Settings(pace=chosen.pace, report_every=1.0, save_every=60.0))
+    servers.run(recipe, servers.Settings(pace=options.pace, report_every=1.0, save_every=60.0))
 
 
 if __name__ == "__main__":

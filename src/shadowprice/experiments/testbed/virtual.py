@@ -1,8 +1,8 @@
 """Figs. 7 and 8 on the live service in virtual time, compared with a simulation.
 
 Slots are the paper's 20 minutes, and a start takes 1 to 5 % of a slot. Variants of OASiS differ in
-their knowledge: price constants of the whole job set or learnt ones, and a known or unknown end of
-the timespan.
+their knowledge: their price constants are given or learnt, and they know the end of the timespan or
+not.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ SLOT_SECONDS: Final = 1200  # length of a slot: the paper's
 LEAD_SLOTS: Final = 1  # slots of the service before the first one that counts
 SUBMISSION_LEAD_SECONDS: Final = 30.0  # seconds before its slot at which a job is submitted
 START_SHARE_RANGE: Final = (0.01, 0.05)  # minimum and maximum share of a slot that a start takes
-STATED_RESTART_SECONDS: Final = 0.03 * SLOT_SECONDS  # seconds that jobs state for a start: the mean
-CHECKPOINT_SECONDS: Final = 0.01 * SLOT_SECONDS  # seconds that a job needs to write its checkpoint
+STATED_RESTART_SECONDS: Final = 0.03 * SLOT_SECONDS  # cost of a start that jobs state: the mean
+CHECKPOINT_SECONDS: Final = 0.01 * SLOT_SECONDS  # time that a job needs to write its checkpoint
 FIRST_ORDER_DRAW: Final = 100
-"""First draw of the simulations that tell the order of the policies: other ones than the live."""
+"""First draw of the simulations that order the policies; live runs have other draws."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A policy and its knowledge."""
+    """A policy, and whether it knows the price constants and the end of the timespan."""
 
     label: str
     choice: PolicyChoice
@@ -64,7 +64,7 @@ VARIANTS: Final = (
     Variant("oasis, prices given, end unknown", OASIS, knows_prices=True, end=False),
     Variant("oasis, prices learnt, end known", OASIS),
     Variant("oasis, prices learnt, end unknown", OASIS, end=False),
-    *(Variant(one.label, one) for one in POLICIES if one.name != "oasis"),
+    *(Variant(choice.label, choice) for choice in POLICIES if choice.name != "oasis"),
 )
 
 
@@ -91,9 +91,9 @@ def measure_virtual(settings: ExperimentSettings) -> Tables:
 
 
 def _order(settings: ExperimentSettings, variants: list[Variant]) -> pl.DataFrame:
-    """Simulate many more draws, because the order of the policies needs more than the live ones.
+    """Simulate many more draws, because the live draws are too few to order the policies.
 
-    Only variants that know the end and the prices take part, as in the paper.
+    Only variants that know the end and the prices are compared, as in the paper.
     """
     first = settings.seed + FIRST_ORDER_DRAW
     draws = range(first, first + (3 if settings.quick else 120))
@@ -123,7 +123,7 @@ def _run_draws(
 
 
 def _against_first(samples: Mapping[str, list[float]]) -> dict[str, dict[str, float | None]]:
-    """Return columns by policy: means with intervals, and paired differences to the first."""
+    """Return columns by policy: means with intervals, and paired differences to the first one."""
     tests, columns = compare_with_first(samples), {}
     for policy, sample in samples.items():
         mean, test = interval(sample), tests.get(policy)
@@ -184,7 +184,7 @@ def _price_constants(files: InputFiles, seed: int) -> dict[str, Any]:
         assert isinstance(logarithms, Mapping)
         if logarithms["ln_L"] is not None:
             lower = math.exp(logarithms["ln_L"])
-            # Rounding must not make U smaller than L.
+            # exp() may round U below L.
             upper = {name: max(lower, math.exp(ln)) for name, ln in logarithms["ln_U"].items()}
             settings[pool] = {"L": lower, "U": upper}
     return settings
@@ -193,13 +193,13 @@ def _price_constants(files: InputFiles, seed: int) -> dict[str, Any]:
 def _simulate_jobs(
     files: InputFiles, choice: PolicyChoice, _seed: int, end: int | None
 ) -> dict[str, tuple[int | None, int]]:
-    # With the service's seed, because `fifo` and `rrh` draw numbers of workers.
+    # The seed is that of the service, because `fifo` and `rrh` draw numbers of workers.
     run = simulate_submissions(files.cluster, _submitted(files), choice, until=end)
     return {row["job"]: (row["completion"], 0) for row in run.jobs.iter_rows(named=True)}
 
 
 def _rate(pace: float) -> Rate:
-    """Return the stated rate of a job, from the seconds of a mini-batch on a worker."""
+    """Return a job's rate in mini-batches per second; ``pace`` is one worker's mini-batch time."""
     return lambda shares: sum(share.workers for share in shares) / pace
 
 

@@ -17,6 +17,7 @@ from shadowprice.results.report.inline_assets import data_script, round_number, 
 from shadowprice.results.report.number_format import format_number
 
 Floats = NDArray[np.float64]
+COLOURS: Final = 8  # colours of series in ``page.css``; the last is grey, for secondary values
 POINTS: Final = 600  # maximum number of points of a line
 _AXIS_DIGITS: Final = 9  # digits of positions, so that bars and lines of charts meet
 DOTS: Final = 300  # maximum number of values that a box plot also draws as dots
@@ -26,7 +27,7 @@ MAX_CELLS: Final = 150_000
 
 
 def chart(description: Mapping[str, Any], *blocks: object) -> str:
-    """Return the element of a chart; ``blocks`` are uint8 arrays, too long for JSON."""
+    """Return the element of a chart; ``blocks`` are uint8 arrays that would be too long as JSON."""
     inside = "".join(data_script(block) for block in (description, *blocks))
     return f'<div class="chart" data-chart="{text(description["kind"])}">{inside}</div>'
 
@@ -76,9 +77,9 @@ def line_chart(
 
     ``lines`` are (name, values, colour), with a value for each position; NaN leaves a gap. If
     positions are ``slots``, the axis shows time, and all such charts zoom together. ``y_high`` is
-    the top of the y axis, by default the maximum. ``steps`` are constant until the next position.
-    Further flags: ``fill`` fills the area below the lines; ``percent`` values are fractions;
-    ``legend`` is shown even for a single line; job histories show an excerpt of ``prices``.
+    the top of the y axis, by default the maximum. With ``steps``, a value holds until the next
+    position. Further flags: ``fill`` the area below the lines; ``percent``: values are fractions;
+    show the ``legend`` even for a single line; ``prices``: job histories show an excerpt.
     """
     description: dict[str, Any] = {
         "kind": "slotLines" if slots else "lines",
@@ -157,6 +158,7 @@ def interval_plot(
                     "name": name,
                     "count": len(values),
                     "colour": colour,
+                    # Five numbers of a box plot: the box is the interval, without whiskers.
                     "five": round_numbers(np.array([low, low, mean, high, high])),
                     "dots": round_numbers(values),
                 }
@@ -244,7 +246,7 @@ class HeatGrid:
 def heat_map(
     grid: HeatGrid, *, ramp: str, low: float, high: float, log: bool, what: str, title: str
 ) -> str:
-    """Return a heat map of a quantity (``what``); ``title`` is that of the line chart of one row.
+    """Return a heat map of a quantity (``what``); ``title`` heads the line chart of a row.
 
     ``low`` and ``high`` are the values at both ends of the ``ramp`` of colours (``load`` or
     ``price``). NaN, and values at or below ``low`` (or 0 if ``log``), are left blank.
@@ -283,5 +285,6 @@ def levels(values: Floats, low: float, high: float, *, log: bool) -> NDArray[np.
         else:
             share = (values - low) / (high - low)
     share = np.where(np.isfinite(share), np.clip(share, 0.0, 1.0), 0.0)
-    result = np.where(share > 0, np.maximum(np.rint(share * 255), 1), 0)  # show small values
+    # At least 1, so that small values are visible.
+    result = np.where(share > 0, np.maximum(np.rint(share * 255), 1), 0)
     return np.asarray(result, dtype=np.uint8)

@@ -16,7 +16,7 @@ from shadowprice.results.difference import GAINS_REMARK, HEADS, CapacityGain
 from shadowprice.results.metric_definitions import OVER_SEEDS, MetricDefinition
 from shadowprice.results.metrics import common_completion, resources
 from shadowprice.results.report import charts
-from shadowprice.results.report.charts import POINTS, Floats, figure, interval_plot
+from shadowprice.results.report.charts import COLOURS, POINTS, Floats, figure, interval_plot
 from shadowprice.results.report.inline_assets import escape_invisible, text
 from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.page import Tile, page, partial_warning, start_time, workload_name
@@ -27,7 +27,7 @@ from shadowprice.results.run_directory import RunData, folder_name
 MAX_DIFFERENT_JOBS = 20  # maximum number of listed jobs with different results
 
 LONG_TAIL = 3
-"""Maximum ratio of the longest time to the 99th percentile for drawing all of the curve."""
+"""Ratio of the longest time to the 99th percentile above which the curve's tail is cut off."""
 
 Table = Sequence[tuple[str, Sequence[str], frozenset[int]]]
 
@@ -42,8 +42,8 @@ def render_comparison(
     """Return the page of a comparison.
 
     ``metrics`` are the rows of the table: (name, text by run, positions of the best). ``trials``
-    holds measures of several seeds; see `seeds_section`. ``gains`` are those of more servers, and
-    ``drawn_text`` says what was drawn at random.
+    holds metrics of several seeds; see `seeds_section`. ``gains`` are those of more servers, and
+    ``drawn_text`` lists the inputs that were drawn at random.
     """
     first = runs[0]
     drawn: list[tuple[str, Callable[[Sequence[RunData]], str]]] = [
@@ -55,7 +55,7 @@ def render_comparison(
         ("Lateness", _lateness),
         ("Utilisation", _utilisation),
         ("Queue", _queue),
-        ("Jobs that fared differently", _different),
+        ("Jobs with different results", _different),
     ]
     bodies = [("Metrics", "metrics", _table(runs, metrics))]
     if gains:
@@ -71,7 +71,8 @@ def render_comparison(
         if body:
             bodies.append((title, title.lower().replace(" ", "-"), body))
     cluster = first.info["cluster"]
-    count = sum(bool(run.info["timing"]) for run in runs)  # the log itself has no timing
+    # A run without timing is a cluster log as it was recorded, not a policy.
+    count = sum(bool(run.info["timing"]) for run in runs)
     policies = "1 policy" if count == 1 else f"{count} policies"
     drawn_sentence = f". {drawn_text[0].upper()}{drawn_text[1:]}." if drawn_text else ""
     return page(
@@ -107,7 +108,7 @@ def _table(runs: Sequence[RunData], metrics: Table) -> str:
     names = [
         f'<a href="{_report_link(run)}">{text(run.policy)}</a>'
         if run.info["timing"]
-        else text(run.policy)  # the log itself has no page
+        else text(run.policy)  # a cluster log has no page of its own
         for run in runs
     ]
     rows: list[list[HtmlCell]] = []
@@ -115,7 +116,7 @@ def _table(runs: Sequence[RunData], metrics: Table) -> str:
         styles = ("best" if index in best else "" for index in range(len(texts)))
         rows.append([text(name), *zip(map(text, texts), styles, strict=True)])
     return (
-        f"{fixed_table(['measure', *names], rows)}<p class=remark>The best value of a row is "
+        f"{fixed_table(['metric', *names], rows)}<p class=remark>The best value of a row is "
         "highlighted if a direction is better. A policy's name links to its own page.</p>"
     )
 
@@ -135,22 +136,22 @@ def _slots(runs: Sequence[RunData], maximum: int) -> Floats:
     return np.arange(first, last + 1, step, dtype=np.float64)
 
 
-def _sample_column(run: RunData, values: Floats, at: Floats, *, mean: bool) -> Floats:
+def _sample_column(run: RunData, values: Floats, common: Floats, *, mean: bool) -> Floats:
     """Return a column of a run at common slots: means over each step, or last values."""
     if not len(run.slots):
-        return np.full(len(at), np.nan)
-    step = float(at[1] - at[0]) if len(at) > 1 else float(run.slot_count)
+        return np.full(len(common), np.nan)
+    step = float(common[1] - common[0]) if len(common) > 1 else float(run.slot_count)
     slots = run.slots["slot"].to_numpy().astype(np.float64)
     first, last = slots[0], slots[-1] + 1.0
-    starts, ends = np.clip(at, first, last), np.clip(at + step, first, last)
+    starts, ends = np.clip(common, first, last), np.clip(common + step, first, last)
     if not mean:
         return np.asarray(values[np.maximum(np.searchsorted(slots, ends) - 1, 0)], dtype=np.float64)
-    # A row counts up to the next row: long idle stretches have a row for their first slot only.
+    # A row stands for all slots up to the next row: a long idle stretch has a single row.
     edges = np.append(slots, last)
     sums = np.concatenate(([0.0], np.cumsum(values * np.diff(edges))))
     spans = ends - starts
     totals = np.interp(ends, edges, sums) - np.interp(starts, edges, sums)
-    means = np.divide(totals, spans, out=np.full(len(at), np.nan), where=spans > 0)
+    means = np.divide(totals, spans, out=np.full(len(common), np.nan), where=spans > 0)
     return np.asarray(means, dtype=np.float64)
 
 
@@ -170,7 +171,7 @@ def _slot_chart(
     if not len(slots):
         return ""
     series = [
-        (run.policy, _sample_column(run, column(run), slots, mean=mean), order % 8)
+        (run.policy, _sample_column(run, column(run), slots, mean=mean), order % COLOURS)
         for order, run in enumerate(runs)
     ]
     label = slot_label(runs[0])
@@ -198,7 +199,7 @@ def _by_class(runs: Sequence[RunData]) -> str:
         rows = []
         for order, run in enumerate(runs):
             earned = float(run.jobs.filter(pl.col("class") == name)["utility"].sum())
-            rows.append((run.policy, earned, format_number(earned), order % 8))
+            rows.append((run.policy, earned, format_number(earned), order % COLOURS))
         count = int((runs[0].jobs["class"] == name).sum())
         figures.append(figure(f"{name}: {pluralize(count, 'job')}", charts.bars(rows, "utility")))
     return _grid(figures)
@@ -226,7 +227,7 @@ def _completion(runs: Sequence[RunData]) -> str:
     series = []
     for order, (run, spans) in enumerate(zip(runs, durations, strict=True)):
         share = np.searchsorted(spans, xs, side="right") / max(run.summary["arrived"], 1)
-        series.append((run.policy, share, order % 8))
+        series.append((run.policy, share, order % COLOURS))
     chart = charts.line_chart(
         xs,
         series,
@@ -242,14 +243,14 @@ def _completion(runs: Sequence[RunData]) -> str:
     if shown_to < longest:
         beyond = max(int((spans > shown_to).sum()) for spans in durations)
         remark += (
-            f" Up to {pluralize(beyond, 'job')} of a policy took longer than is shown, "
+            f" Under one policy, up to {pluralize(beyond, 'job')} took longer than the axis shows: "
             f"at most {longest:,} slots."
         )
-    return figure("Jobs completed within so many slots", chart, remark)
+    return figure("Jobs completed, by slots since submission", chart, remark)
 
 
 def _pairs(runs: Sequence[RunData]) -> str:
-    """Return mean completion times of the jobs that two policies both finished."""
+    """Return mean completion times of the jobs that both policies of each pair finished."""
     rows: list[list[Cell]] = []
     for index, run in enumerate(runs):
         for other in runs[index + 1 :]:
@@ -274,7 +275,7 @@ def _lateness(runs: Sequence[RunData]) -> str:
     figures = []
     for name in names:
         boxes = [
-            (run.policy, frame.filter(pl.col("class") == name)["late"].to_numpy(), order % 8)
+            (run.policy, frame.filter(pl.col("class") == name)["late"].to_numpy(), order % COLOURS)
             for order, (run, frame) in enumerate(zip(runs, late, strict=True))
         ]
         chart = charts.box_plot(boxes, x_label="completion less target, in slots", zero="on target")
@@ -328,24 +329,23 @@ def _different(runs: Sequence[RunData]) -> str:
         ]
         rows.append([f'<span title="{text(name)}">{text(name)}</span>', *links])
     remark = (
-        f"{len(chosen):,} of {int((spread > 0).sum()):,} jobs that earned more under one policy "
-        "than under another, those with the largest difference. Select a number for the job's "
-        "history."
+        f"{len(chosen):,} of {int((spread > 0).sum()):,} jobs whose utility differs between "
+        "policies: those with the largest difference. Select a number for the job's history."
     )
     table = fixed_table(["job", *(text(run.policy) for run in runs)], rows)
     return f'{table}<p class="remark">{remark}</p>'
 
 
 def _outcome_text(jobs: pl.DataFrame, row: int) -> str:
-    """Return a finished job's utility, else its outcome."""
+    """Return the utility of a finished job, the outcome of any other."""
     outcome, utility = jobs["outcome"][row], float(jobs["utility"][row])
     return format_number(utility) if outcome == "finished" else str(outcome)
 
 
 DRAWN: Final = ("total_utility", "in_time", "restricted_mean_jct", "utility_per_cost")
-"""Measures that have a chart as well."""
+"""Keys of the metrics that have a chart, too."""
 
-SIGNIFICANT: Final = 0.05
+SIGNIFICANT: Final = 0.05  # p below which a difference is highlighted
 
 TESTED: Final = (
     "p: paired permutation test over the seeds, with Holm's correction for the policies of a row; "
@@ -359,8 +359,8 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
     """Return the section on the metrics of policies over several seeds.
 
     ``trials`` is part of ``compare.json``: the ``seeds``, and by name of the ``policies`` the
-    ``values``, ``mean``, ``low`` and ``high`` of every metric, and for all but the first policy
-    their difference ``against_first``. ``remark`` is present if further seeds add nothing.
+    ``values``, ``mean``, ``low`` and ``high`` of every metric. All but the first policy have their
+    difference ``against_first``. ``remark`` is present if further seeds change nothing.
     """
     policies: Mapping[str, Mapping[str, Entry]] = trials["policies"]
     count = len(trials["seeds"])
@@ -392,7 +392,7 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
         and any("against_first" in policies[name].get(metric.key, {}) for name in others)
     ]
     if rows:
-        parts.append(f"<h3>Beyond {text(first)}, seed by seed</h3>")
+        parts.append(f"<h3>Difference from {text(first)}, seed by seed</h3>")
         parts.append(fixed_table(["metric", *map(text, others)], rows))
         parts.append(f'<p class="remark">{TESTED}</p>')
     return "".join(parts)
@@ -412,7 +412,7 @@ def _chart(metric: MetricDefinition, policies: Mapping[str, Mapping[str, Entry]]
             # The bounds are None for a single value.
             low, high = (mean if entry[end] is None else entry[end] for end in ("low", "high"))
             ends = [scale * end for end in (low, mean, high)]
-            rows.append((name, scale * measured, (ends[0], ends[1], ends[2]), index % 8))
+            rows.append((name, scale * measured, (ends[0], ends[1], ends[2]), index % COLOURS))
     if len({float(value) for _, values, _, _ in rows for value in values}) < 2:
         return ""
     label = f"{metric.name}, %" if metric.unit == "share" else metric.name

@@ -21,7 +21,7 @@ MODULES: Final = (
     "dom.mjs", "format.mjs", "axes.mjs", "tables.mjs", "heat.mjs", "kinds.mjs", "charts.mjs",
     "histories.mjs", "page.mjs",
 )  # fmt: skip
-"""The page's script, in order of dependency."""
+"""Modules of the page's script; each comes after the modules that it imports."""
 
 LIBRARY: Final = "echarts.min.js"
 MIN_DEFLATE_CHARS: Final = 8192  # minimum characters of JSON that are deflated
@@ -97,8 +97,8 @@ def scripts() -> str:
 def content_security_policy() -> str:
     """Return the page's content security policy: its own two scripts and data, no network.
 
-    ECharts sets styles on its elements, so inline styles are allowed. Nothing can be loaded, sent
-    or embedded, and no other script runs, whatever names the data contains.
+    ECharts sets styles on its elements, so inline styles are allowed. The page can't load, send or
+    embed anything. No other script runs, even if a name in the data contains one.
     """
     digests = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'"
@@ -131,7 +131,7 @@ def asset(name: str) -> str:
 
 
 def round_numbers(values: NDArray[np.float64], digits: int = 5) -> list[float | None]:
-    """Round each of several numbers; see `round_number`."""
+    """Round numbers; see `round_number`."""
     return [round_number(value, digits) for value in values.tolist()]
 
 

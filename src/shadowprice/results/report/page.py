@@ -37,7 +37,7 @@ SECTIONS: Final[Sequence[tuple[str, Callable[[RunData], str]]]] = (
     ("Refusals", sections.refusals),
     ("What was run", sections.what_was_run),
 )
-"""Sections of a run's page: title, and function that returns HTML, empty to be left out."""
+"""Sections of a run's page: title, and function that returns HTML; empty HTML omits it."""
 
 
 def write_report(run: RunData, path: Path) -> None:

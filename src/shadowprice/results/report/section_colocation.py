@@ -20,7 +20,7 @@ COLOUR_COLOCATED, COLOUR_SPREAD = 2, 0  # colours of co-located and spread slots
 def slots_of_jobs(run: RunData) -> pl.DataFrame:
     """Return one row for each job and slot: number of servers, and whether it was co-located.
 
-    ``mixed`` is true if a server ran both workers and parameter servers of the job.
+    ``mixed`` is true if one of these servers ran both workers and parameter servers of the job.
     """
     return (
         run.allocations.group_by("job", "slot", maintain_order=True)
@@ -43,12 +43,13 @@ def shares(slots: pl.DataFrame) -> pl.DataFrame:
 
 
 def colocation(run: RunData) -> str:
-    """Return co-located slots over time, by job and in all; empty if no job ever had a choice."""
+    """Return co-located slots in total, over time and by job; empty if no job had a choice."""
     if not _was_distributed(run.allocations):
         return ""
     slots = slots_of_jobs(run)
     colocated = int(slots["colocated"].sum())
     any_mixed = bool(slots["mixed"].any())
+    # Jobs that always ran on one server, without parameter servers, had no choice either.
     if not colocated or (colocated == len(slots) and not any_mixed):
         return ""
     spread = len(slots) - colocated

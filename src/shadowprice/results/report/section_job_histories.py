@@ -26,9 +26,9 @@ PLACEMENT_COLUMNS: Final = ("job", "server", "workers", "ps", "slot", "slots")
 """Columns of placements: position of the job, server, counts, first slot, duration."""
 
 _KEYS: Final = ("at", "server", "workers", "ps")
-"""Columns that identify a placement, apart from slots."""
+"""Columns that identify a placement, apart from slots; ``at`` is the position of the job."""
 
-_PIECE: Final = 200_000  # rows of allocations that are merged in one step
+_PIECE_ROWS: Final = 200_000  # rows of allocations that are merged in one step
 PlacementColumns = dict[str, NDArray[np.int64]]
 
 COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
@@ -46,7 +46,7 @@ COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
     ("money", "cost", {"numeric": True, "minor": True}),
     ("utility", "utility", {"numeric": True}),
 )
-"""Columns of the job table: column, heading, and flags of `Column`."""
+"""Columns of the job table: column, heading, and flags for the page's script."""
 
 
 def jobs(run: RunData) -> str:
@@ -82,6 +82,7 @@ def histories_block(run: RunData, budget: int = MAX_CHARS) -> tuple[str, int]:
         block = data_script(histories_data(run, run.jobs[rows], decisions), "histories")
         if len(block) <= budget or count <= 1:
             return block, count
+        # Slightly fewer than in proportion: histories differ in size.
         count = max(1, min(count - 1, int(count * budget / len(block) * 0.97)))
 
 
@@ -94,7 +95,7 @@ def histories_data(
     """
     names = chosen["job"].to_list()
     last = [decisions.get(name, [{}])[-1] for name in names]
-    ran = _run_segments(run, names)
+    ran = _run_placements(run, names)
     plan = _plans_by_job(names, decisions, run.server_names)
     planned, unkept = _compare(ran, plan, len(names))
     # A decision's cost is a price in units of utility, but the job table's cost is money.
@@ -152,11 +153,11 @@ def _facts(run: RunData, row: Fields, decided: Sequence[Fields]) -> list[list[st
     return [list(line) for line in lines]
 
 
-def _run_segments(run: RunData, names: Sequence[str]) -> PlacementColumns:
+def _run_placements(run: RunData, names: Sequence[str]) -> PlacementColumns:
     order = pl.DataFrame({"job": names, "at": np.arange(len(names))})
     parts = []
     # Merge in pieces: most rows of a long run only differ in the slot.
-    for piece in run.allocations.iter_slices(_PIECE):
+    for piece in run.allocations.iter_slices(_PIECE_ROWS):
         rows = piece.join(order, on="job", how="inner")
         keys = [rows[name].to_numpy().astype(np.int64) for name in _KEYS]
         parts.append(_merge_placements(keys, rows["slot"].to_numpy().astype(np.int64)))
@@ -164,10 +165,10 @@ def _run_segments(run: RunData, names: Sequence[str]) -> PlacementColumns:
         return _merge_placements(
             [np.zeros(0, dtype=np.int64)] * len(_KEYS), np.zeros(0, dtype=np.int64)
         )
-    *columns, slot, lasts = (
+    *columns, slot, durations = (
         np.concatenate([part[name] for part in parts]) for name in PLACEMENT_COLUMNS
     )
-    return _merge_placements(columns, slot, lasts)
+    return _merge_placements(columns, slot, durations)
 
 
 def _plans_by_job(
@@ -190,7 +191,7 @@ def _plans_by_job(
 def _promises(
     names: Sequence[str], decisions: Mapping[str, Sequence[Fields]]
 ) -> dict[str, list[Any]] | None:
-    """Return each job's new promises with their slots; a promise with a plan is drawn with it."""
+    """Return each job's new promises with their slots, without those that are ends of plans."""
     rows: list[tuple[int, int, int]] = []
     for index, name in enumerate(names):
         previous = None
@@ -209,17 +210,17 @@ def _promises(
 def _merge_placements(
     keys: Sequence[NDArray[np.int64]],
     slot: NDArray[np.int64],
-    lasts: NDArray[np.int64] | None = None,
+    slots_per_row: NDArray[np.int64] | None = None,
 ) -> PlacementColumns:
     """Merge rows into placements over consecutive slots.
 
-    ``keys`` are the job, the server, the workers and the parameter servers of each row. Each row
-    lasts ``lasts`` slots, or one slot without it.
+    ``keys`` are the job, the server, the workers and the parameter servers of each row. Without
+    ``slots_per_row``, a row lasts one slot.
     """
     order = np.lexsort((slot, keys[1], keys[0]))
     columns = [column[order] for column in keys]
     slots = slot[order]
-    durations = np.ones_like(slots) if lasts is None else lasts[order]
+    durations = np.ones_like(slots) if slots_per_row is None else slots_per_row[order]
     if len(slots):
         is_start = np.r_[True, slots[1:] != slots[:-1] + durations[:-1]]
         for column in columns:
@@ -237,13 +238,16 @@ def _merge_placements(
 def _compare(
     ran: PlacementColumns, plan: PlacementColumns, count: int
 ) -> tuple[NDArray[np.int64], PlacementColumns]:
-    """Return how each job ran (0: no plan, 1: as planned, 2: otherwise), and plans not kept."""
+    """Return how each job ran, and the plans of jobs that ran differently.
+
+    0: without a plan; 1: as planned; 2: differently from its plan.
+    """
     planned = np.zeros(count, dtype=np.int64)
     planned[plan["job"]] = 1
     stacked = [
-        np.stack([places[name] for name in PLACEMENT_COLUMNS], axis=1) for places in (ran, plan)
+        np.stack([columns[name] for name in PLACEMENT_COLUMNS], axis=1) for columns in (ran, plan)
     ]
-    offsets = [np.searchsorted(places["job"], np.arange(count + 1)) for places in (ran, plan)]
+    offsets = [np.searchsorted(columns["job"], np.arange(count + 1)) for columns in (ran, plan)]
     for index in np.flatnonzero(planned).tolist():
         own = [
             rows[offset[index] : offset[index + 1]]
@@ -268,7 +272,7 @@ def _payments(run: RunData, names: Sequence[str]) -> dict[str, list[Any]] | None
             sums[key] = sums.get(key, 0.0) + amount
     rows = [(job, payee, float(f"{amount:.6g}")) for (job, payee), amount in sums.items()]
     rows.sort(key=lambda row: (row[0], row[1] or ""))
-    jobs_, payees, amounts = (
+    owners, payees, amounts = (
         (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [])
     )
-    return {"job": jobs_, "payee": payees, "amount": amounts}
+    return {"job": owners, "payee": payees, "amount": amounts}

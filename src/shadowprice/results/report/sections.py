@@ -34,7 +34,7 @@ OUTCOMES = (
 )
 """Outcomes of jobs with their labels and colours."""
 
-MAX_TENANT_LINES = 7  # maximum number of tenants with a line, which is the number of colours
+MAX_TENANT_LINES = charts.COLOURS - 1  # maximum number of tenants with a line: colours, no grey
 MAX_LISTED_KINDS = 6  # maximum number of listed server kinds
 MAX_LISTED_INCIDENTS = 40
 
@@ -54,14 +54,14 @@ def outcomes(run: RunData) -> str:
             name = f"{label}: {jobs:,}"
             parts.append((name, colour, [jobs, value], [f"{jobs:,}", f"{value / total:.1%}"]))
     drawn = charts.share_bars(["by number", "by value"], parts)
-    return figure("Jobs, and the value they had", drawn)
+    return figure("Jobs and their value, by outcome", drawn)
 
 
 def lateness(run: RunData) -> str:
     """Return completion less target, by utility class."""
     late = run.jobs.filter(pl.col("late").is_not_null())
     boxes = [
-        (name, frame["late"].to_numpy(), index % 7)
+        (name, frame["late"].to_numpy(), index % (charts.COLOURS - 1))
         for index, (name, frame) in enumerate(_by_class(late))
     ]
     chart = charts.box_plot(boxes, x_label="completion less target, in slots", zero="on target")
@@ -118,13 +118,13 @@ def completion_times(run: RunData) -> str:
     rows: list[list[Cell]] = []
     for name, frame in _by_class(arrived):
         values = frame["jct"].drop_nulls().to_numpy()
-        spread = np.percentile(values, (50, 90, 99)).tolist() if len(values) else [None] * 3
+        percentiles = np.percentile(values, (50, 90, 99)).tolist() if len(values) else [None] * 3
         mean = float(values.mean()) if len(values) else None
         share = met_target(frame)["share"]
         met = "-" if share is None else f"{share:.1%}"
-        whole = restricted_mean(frame, run.summary["end"])
+        restricted = restricted_mean(frame, run.summary["end"])
         earned = float(frame["utility"].sum())
-        rows.append([name, len(frame), len(values), mean, *spread, whole, met, earned])
+        rows.append([name, len(frame), len(values), mean, *percentiles, restricted, met, earned])
     columns = [
         TableColumn("class"),
         TableColumn("arrived", numeric=True, minor=True),
@@ -139,10 +139,10 @@ def completion_times(run: RunData) -> str:
     ]
     remark = (
         "Slots from the submission to the end of the completion slot, of finished jobs "
-        f"({format_number(jct['mean'])} on average). The restricted mean counts every job that "
-        "arrived, those that did not finish up to the end of the run: no choice of jobs improves "
-        f"it ({format_number(jct['restricted_mean'])} on average). In time: of all that arrived "
-        "with a target."
+        f"({format_number(jct['mean'])} over all classes). The restricted mean counts every job "
+        "that arrived; a job that did not finish counts up to the end of the run, so no choice of "
+        f"jobs improves the mean ({format_number(jct['restricted_mean'])} over all classes). In "
+        "time: share of all jobs that arrived with a target."
     )
     return f"{data_table(columns, rows)}<p class=remark>{remark}</p>"
 
@@ -158,10 +158,10 @@ def slot_label(run: RunData) -> str:
 def slot_chart(
     run: RunData, lines: Sequence[tuple[str, Floats, int]], *, last: bool = False, **options: Any
 ) -> str:
-    """Return a chart of lines with a value for each row of the slot table, or of means of these.
+    """Return a chart of columns of the slot table; empty without lines or slots.
 
-    ``lines`` are (name, values, colour). ``last`` selects last values instead of means, for sums
-    over time. ``options`` are those of `charts.line_chart`. Empty without lines or slots.
+    ``lines`` are (name, values, colour). Many rows are reduced to means, or with ``last`` to last
+    values, for sums over time. ``options`` are those of `charts.line_chart`.
     """
     if not lines or not len(run.slots):
         return ""
@@ -174,7 +174,7 @@ def slot_chart(
 
 
 def used_share(run: RunData, resource: str) -> Floats:
-    """Return the used share of a resource in each row of the slot table; 0 if all are lost."""
+    """Return the used share of a resource by row of the slot table; 0 if all servers are lost."""
     used, total = (
         run.slots[f"{kind}_{resource}"].cast(pl.Float64).to_numpy() for kind in ("used", "total")
     )
@@ -205,7 +205,11 @@ def utilisation(run: RunData) -> str:
     means = run.summary["utilisation"]
     shown = [name for name in resources(run.slots) if means.get(name) is not None]
     lines = [
-        (f"{name}, {means[name]:.0%} on average", used_share(run, name), index % 7)
+        (
+            f"{name}, {means[name]:.0%} on average",
+            used_share(run, name),
+            index % (charts.COLOURS - 1),
+        )
         for index, name in enumerate(shown)
     ]
     fill = len(lines) == 1
@@ -235,7 +239,7 @@ def prices(run: RunData) -> str:
         column = run.slots[f"price_{resource}"]
         values = column.to_numpy()
         if column.null_count() < len(column) and np.nanmax(values) > 0:
-            lines.append((resource, values, index % 7))
+            lines.append((resource, values, index % (charts.COLOURS - 1)))
     remark = (
         "Cost of a server's whole capacity for one slot, averaged over servers with the resource."
     )
@@ -265,12 +269,12 @@ def servers(run: RunData) -> str:
     if len(positive):
         high = float(positive.max())
         low = max(float(positive.min()), high * 1e-6)  # lower prices are indistinguishable
-        log = high / low > 20
+        log = high / low > 20  # on a linear scale, most cells would look alike
         drawn = heat_map(
             price,
             ramp="price",
             low=low if log else 0.0,
-            high=high if high > low or not log else low * 10,
+            high=high,
             log=log,
             what="price of a server, utility a slot",
             title="Price",
@@ -281,7 +285,7 @@ def servers(run: RunData) -> str:
 
 
 def one_server(run: RunData) -> str:
-    """Return the element of a server's timeline, which the page's script draws."""
+    """Return the element in which the page's script draws a server's timeline."""
     return '<div id="server-timeline"></div>' if len(run.allocations) else ""
 
 
@@ -358,7 +362,7 @@ def _tenant_table(result: TenantAccounts) -> str:
 
 
 def _trade_over_time(run: RunData, result: TenantAccounts) -> str:
-    moves = timeline(run, result)
+    changes = timeline(run, result)
     slots = run.slots["slot"].to_numpy().astype(np.float64)
     busiest = sorted(
         result.accounts.values(),
@@ -372,10 +376,10 @@ def _trade_over_time(run: RunData, result: TenantAccounts) -> str:
     )
     balance, lending = [], []
     for colour, name in enumerate(names):
-        own = moves.filter(pl.col("tenant") == name)
-        money = _spread(own, "received", slots) - _spread(own, "paid", slots)
+        own = changes.filter(pl.col("tenant") == name)
+        money = _by_slot_row(own, "received", slots) - _by_slot_row(own, "paid", slots)
         balance.append((name, np.cumsum(money), colour))
-        places = _spread(own, "lent", slots) - _spread(own, "borrowed", slots)
+        places = _by_slot_row(own, "lent", slots) - _by_slot_row(own, "borrowed", slots)
         lending.append((name, places, colour))
     paid = slot_chart(run, balance, last=True, y_label="utility", legend=True)
     lent = slot_chart(run, lending, y_label="places", legend=True)
@@ -384,13 +388,14 @@ def _trade_over_time(run: RunData, result: TenantAccounts) -> str:
     )
 
 
-def _spread(moves: pl.DataFrame, column: str, slots: Floats) -> Floats:
-    """Return a column of payments for each row of the slot table, 0 without a payment."""
+def _by_slot_row(changes: pl.DataFrame, column: str, slots: Floats) -> Floats:
+    """Return a column of a `timeline` for each row of the slot table, 0 without a change."""
     values = np.zeros(len(slots))
-    paid_in = moves["slot"].to_numpy()
-    inside = (paid_in >= slots[0]) & (paid_in <= slots[-1])
-    rows = np.searchsorted(slots, paid_in[inside], side="right") - 1
-    np.add.at(values, rows, moves[column].to_numpy()[inside])
+    changed_in = changes["slot"].to_numpy()
+    inside = (changed_in >= slots[0]) & (changed_in <= slots[-1])
+    # A row of the slot table stands for all slots up to the next row.
+    rows = np.searchsorted(slots, changed_in[inside], side="right") - 1
+    np.add.at(values, rows, changes[column].to_numpy()[inside])
     return values
 
 

@@ -66,8 +66,9 @@ def data_table(
     omitted = ""
     if in_all > len(shown):
         omitted = f'<p class="remark">{len(shown):,} of {in_all:,} are shown: {text(remark)}</p>'
+    # Position of the column with links, from 1 on; 0 for none.
     links = next((index for index, column in enumerate(columns, 1) if column.link), 0)
-    if len(shown) < 6 and not links:
+    if len(shown) < 6 and not links:  # nothing to filter, sort, page or link
         return f'<div class="table">{static}</div>{omitted}'
     data = {
         "columns": [column.record() for column in columns],
@@ -96,7 +97,7 @@ def fixed_table(
     labels: int = 1,
     classes: str = "table metrics",
 ) -> str:
-    """Return a table that can't be sorted; its first columns are ``labels``, the others numbers."""
+    """Return a table that can't be sorted: first ``labels`` columns of text, then numbers."""
 
     def cells(tag: str, row: Sequence[HtmlCell]) -> str:
         parts = []

@@ -1,14 +1,14 @@
-// Charts from plain descriptions, drawn by ECharts (the global `echarts`), usable by pointer, keyboard and ear.
+// Charts from plain descriptions, drawn by ECharts (the global `echarts`), for pointer, keyboard and screen reader.
 //
-// A description is an object with `kind` (lines, bars, boxes, shares, heat or gantt) and that kind's data, as
-// charts.py writes it into a page or a service sends it: `const chart = new Chart(host, description, page)`,
-// and `chart.update(description)` when there is news. Nothing in a description is ever read as HTML.
+// A description is an object with `kind` (lines, bars, boxes, shares, heat or gantt) and the data of that kind.
+// charts.py writes descriptions into a page, and a service sends them. `new Chart(host, description, page)` draws
+// a chart, and `chart.update(description)` redraws it. Texts of a description are never parsed as HTML.
 
 import { element } from "./dom.mjs";
 import { KINDS } from "./kinds.mjs";
 import { liveTable } from "./tables.mjs";
 
-/** Return the page's colours as the style sheet has them for the theme in force. */
+/** Return the colours of the style sheet for the current theme. */
 export function palette() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(name).trim();
@@ -20,7 +20,11 @@ export function palette() {
   };
 }
 
-/** What the charts of a page share: the clock, the theme, who is text, and what a click opens. */
+/**
+ * Shared state of a page's charts: the clock, the colours and the zoom.
+ *
+ * `pick` opens the job of a clicked bar, and `announce` passes a text to screen readers.
+ */
 export class Page {
   constructor(clock, { pick = () => {}, announce = () => {} } = {}) {
     this.clock = clock;
@@ -30,13 +34,13 @@ export class Page {
     this.colours = palette();
     const redraw = () => this.redraw();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-    // Paper is light whatever the screen is; the style sheet's print rules have the colours.
+    // For print, the style sheet has light colours in every theme, so draw all charts again.
     const paper = matchMedia("print");
     paper.addEventListener("change", () => this.redraw(paper.matches));
     addEventListener("beforeprint", () => this.redraw(true));
     addEventListener("afterprint", redraw);
-    // What is far below the window is drawn when it comes near, or when there is nothing else to do: who takes a
-    // picture of the whole page, or searches it by scrolling fast, is to find every chart.
+    // A chart far below the window is drawn when it comes near. When the browser is idle, the others are drawn too,
+    // so that a screenshot of the whole page, or fast scrolling, shows every chart.
     this.seen = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
         if (isIntersecting) [...this.charts].find((chart) => chart.canvas === target)?.draw();
@@ -44,7 +48,7 @@ export class Page {
     }, { rootMargin: "600px 0px" });
   }
 
-  /** Redraw the drawn charts; with `all`, the others too. */
+  /** Redraw the charts that were drawn; with `all`, draw the others too. */
   redraw(all = false) {
     this.colours = palette();
     for (const chart of this.charts) {
@@ -52,14 +56,14 @@ export class Page {
     }
   }
 
-  /** Draw what is left, a chart at a time, whenever the browser is idle. */
+  /** Draw the remaining charts one by one, whenever the browser is idle. */
   drawLater() {
     if (this.waiting) return;
     this.waiting = true;
     const wait = globalThis.requestIdleCallback ?? ((act) => setTimeout(act, 50)); // Safari has none
     wait(() => {
       this.waiting = false;
-      // What is folded away has no size to be drawn in.
+      // A hidden chart has no size, so it can't be drawn yet.
       const [next, more] = [...this.charts].filter((chart) => !chart.drawing && chart.canvas.clientWidth);
       next?.draw();
       if (more) this.drawLater();
@@ -71,7 +75,7 @@ export class Page {
     this.redraw();
   }
 
-  /** Show one stretch of time in every chart of the same stretch. */
+  /** Zoom a chart, and all charts over the same slots. */
   zoom(from, start, end) {
     for (const chart of this.charts) {
       if (chart === from || (chart.kind.extent && chart.sameExtent(from))) chart.zoomTo(start, end);
@@ -79,7 +83,7 @@ export class Page {
   }
 }
 
-/** One chart in a host element, with its legend, zoom buttons and numbers. */
+/** A chart in a host element, with its legend, zoom buttons and a table of its numbers. */
 export class Chart {
   constructor(host, description, page, { eager = true } = {}) {
     this.host = host;
@@ -107,7 +111,7 @@ export class Chart {
     }
   }
 
-  /** Make the drawing, when it comes near the window or is needed. */
+  /** Create the ECharts instance and its handlers, when the chart is first drawn. */
   #begin() {
     this.page.seen.unobserve(this.canvas);
     this.drawing = echarts.init(this.canvas, null, { renderer: "canvas" });
@@ -124,7 +128,7 @@ export class Chart {
     return this.kind.height(this.description, this.host.clientWidth || 600);
   }
 
-  /** Take new data; what is hidden, zoomed and opened stays. */
+  /** Show new data; keep the hidden series, the zoom and the opened table. */
   update(description) {
     this.#describe(description);
     if (this.drawing) this.draw();
@@ -140,15 +144,15 @@ export class Chart {
     this.#fillLegend();
     this.drawing.setOption(this.option(), { notMerge: true });
     this.#zoomed(true);
-    this.#exactly();
+    this.#keepShortSegments();
   }
 
-  /** Keep the small steps of lines: ECharts leaves out segments below two pixels, which makes slopes of stairs. */
-  #exactly() {
+  /** Draw short segments of lines: ECharts omits those below two pixels, which turns steps into slopes. */
+  #keepShortSegments() {
     const painter = this.drawing.getZr();
     for (const shape of painter.storage.getDisplayList(true)) {
       if (!(shape.segmentIgnoreThreshold > 0.01)) continue;
-      shape.segmentIgnoreThreshold = 0.01; // of nothing it would keep what it had
+      shape.segmentIgnoreThreshold = 0.01; // not 0, for which ECharts keeps its former threshold
       shape.dirtyShape();
     }
     painter.refresh();
@@ -162,7 +166,7 @@ export class Chart {
     this.host.replaceChildren();
   }
 
-  /** Return the ECharts option of the description as it is now shown. */
+  /** Return the ECharts option of the description in its current state. */
   option() {
     const { colours } = this.page;
     return {
@@ -181,8 +185,8 @@ export class Chart {
   }
 
   sameExtent(other) {
-    const one = this.kind.extent(this.description), two = other.kind.extent?.(other.description);
-    return Boolean(two) && one[0] === two[0] && one[1] === two[1];
+    const own = this.kind.extent(this.description), others = other.kind.extent?.(other.description);
+    return Boolean(others) && own[0] === others[0] && own[1] === others[1];
   }
 
   zoomTo(start, end) {
@@ -256,7 +260,7 @@ export class Chart {
     if (changed && !quiet) this.page.zoom(this, zoom.start, zoom.end);
   }
 
-  /** Return the option of a time axis over slots, with ticks that suit the stretch now shown. */
+  /** Return the option of a time axis over slots, with ticks for the range currently shown. */
   timeAxis(first, last) {
     const { clock, colours } = this.page;
     const [low, high] = [clock.position(first), clock.position(Math.max(last, first + 1))];
@@ -289,7 +293,7 @@ export class Chart {
     if (this.kind.extent && ["+", "=", "-"].includes(event.key)) {
       this.zoomBy(event.key === "-" ? 2 : 0.5);
     } else if (this.kind.key?.(this, event)) {
-      // A kind with two directions moves its own cursor.
+      // A kind with rows and columns moves its own cursor.
     } else if (event.key in moves || event.key === "Home" || event.key === "End") {
       const count = this.kind.count(this.description, this);
       if (!count) return;
@@ -311,7 +315,7 @@ export class Chart {
     this.kind.leave?.(this);
   }
 
-  // ---------------------------------------------------------------- the numbers behind it
+  // ---------------------------------------------------------------- table of numbers
 
   #fillNumbers(again = false) {
     if (!this.numbers.open || (this.filled && !again)) return;

@@ -1,4 +1,4 @@
-// Heat maps: servers down, time across, a byte a cell.
+// Heat maps: a row per server, a column per stretch of slots, one byte per cell.
 
 import { GRID, nameAxis, zoom } from "./axes.mjs";
 import { tip } from "./dom.mjs";
@@ -22,7 +22,7 @@ export const heat = {
     return {
       grid: { ...GRID, top: 4 },
       xAxis: chart.timeAxis(d.first, d.first + d.slots),
-      yAxis: nameAxis(names, chart, { interval: (at) => at % every === 0, fontSize: 11, most: 0.24, color: colours.soft }),
+      yAxis: nameAxis(names, chart, { interval: (at) => at % every === 0, fontSize: 11, maxShare: 0.24, color: colours.soft }),
       tooltip: { show: false },
       dataZoom: [zoom()],
       series: [{
@@ -81,14 +81,14 @@ export const heat = {
   },
   count: () => 0,
   numbers(d) {
-    // A row's mean and most: the cells themselves are more than a table can show.
+    // Only the mean and maximum of each row, because a table can't show all cells.
     const rows = d.names.map((name, row) => {
       const cells = Array.from(d.levels.subarray(row * d.bins, (row + 1) * d.bins), (level) => heat.value(d, level)).filter((v) => v !== null);
       const scale = d.percent ? 100 : 1;
       return [name, cells.length ? scale * cells.reduce((a, b) => a + b, 0) / cells.length : null, cells.length ? scale * Math.max(...cells) : null];
     });
     const unit = d.percent ? ", %" : "";
-    return { columns: [{ heading: "server" }, { heading: `mean${unit}`, numeric: true }, { heading: `most${unit}`, numeric: true }], rows };
+    return { columns: [{ heading: "server" }, { heading: `mean${unit}`, numeric: true }, { heading: `maximum${unit}`, numeric: true }], rows };
   },
 };
 
@@ -103,7 +103,7 @@ function float(chart, px, py, content) {
   chart.floating.style.top = `${Math.max(0, Math.min(py + 14, chart.canvas.clientHeight - high))}px`;
 }
 
-/** Draw the cells as one image, at the pixels of the screen: crisp where they are larger, means where smaller. */
+/** Draw the cells as one image in screen pixels: sharp if cells are larger than pixels, else averaged. */
 function drawHeat(d, chart, params, api) {
   const area = params.coordSys, [x0] = api.coord([api.value(0), 0]), [x1] = api.coord([api.value(1), 0]);
   chart.area = area;
@@ -125,6 +125,7 @@ function drawHeat(d, chart, params, api) {
   };
 }
 
+/** Return a canvas with one pixel per cell. */
 function heatSource(d, colours) {
   const [low, high] = colours[d.ramp].map(rgb);
   const canvas = document.createElement("canvas");

@@ -1,20 +1,25 @@
-// Jobs and servers of a run: the list with its Gantt chart, a job's history, a server's timeline.
+// Jobs and servers of a run: the job list with its Gantt chart, a job's history, a server's timeline.
 
 import { Chart } from "./charts.mjs";
 import { element } from "./dom.mjs";
 import { number } from "./format.mjs";
 import { liveTable } from "./tables.mjs";
 
-const MOST_SERVERS = 40;
+const MAX_SERVERS = 40; // drawn for one job
 
-/** What a page knows of its jobs: columns of the jobs, and where each stood, as rows of six numbers. */
+/**
+ * Job histories of a page, as `histories_data` in section_job_histories.py writes them.
+ *
+ * `data.jobs` has a column per property, and `at` is the position of a job in these columns. `data.ran` and
+ * `data.plan` have placements, ordered by job.
+ */
 export class Histories {
   constructor(data) {
     this.data = data;
     this.count = data.jobs.job.length;
     this.at = new Map(data.jobs.job.map((name, at) => [name, at]));
-    this.ran = begins(data.ran.job, this.count);
-    this.plan = begins(data.plan.job, this.count);
+    this.ran = firstRows(data.ran.job, this.count);
+    this.plan = firstRows(data.plan.job, this.count);
     this.outcomes = new Map(data.outcomes.map(([key, label, colour]) => [key, { label, colour }]));
   }
 
@@ -22,23 +27,24 @@ export class Histories {
     return this.data.jobs[column]?.[at] ?? null;
   }
 
-  /** Return a job's placements, {server, workers, ps, from, to}, of what ran or of the plan. */
+  /** Return a job's placements, {server, workers, ps, from, to}, as it ran or as it was planned. */
   runs(which, at) {
+    // Only plans that weren't kept are stored.
     if (which === "plan" && this.of("planned", at) === 1) return this.runs("ran", at);
-    const rows = this.data[which], index = which === "plan" ? this.plan : this.ran, found = [];
+    const rows = this.data[which], index = which === "plan" ? this.plan : this.ran, placements = [];
     for (let row = index[at]; row < index[at + 1]; row += 1) {
-      found.push({ server: rows.server[row], workers: rows.workers[row], ps: rows.ps[row], from: rows.slot[row], to: rows.slot[row] + rows.slots[row] });
+      placements.push({ server: rows.server[row], workers: rows.workers[row], ps: rows.ps[row], from: rows.slot[row], to: rows.slot[row] + rows.slots[row] });
     }
-    return found;
+    return placements;
   }
 
-  /** Return the slots by whose end a job was promised, in the order of the promises. */
+  /** Return the promised completion slots of a job, in the order of its promises. */
   promises(at) {
     const { job, slot } = this.data.promises ?? { job: [] };
     return job.flatMap((each, row) => (each === at ? [slot[row]] : []));
   }
 
-  /** Return how many workers and parameter servers a job had over time: {from, to, workers, ps, servers}. */
+  /** Return a job's numbers of processes over time: {from, to, workers, ps, servers}. */
   widths(which, at) {
     const runs = this.runs(which, at), cuts = [...new Set(runs.flatMap((run) => [run.from, run.to]))].sort((a, b) => a - b);
     const steps = new Map(cuts.map((cut) => [cut, [0, 0, 0]]));
@@ -50,21 +56,21 @@ export class Histories {
         step[2] += sign;
       }
     }
-    const found = [], now = [0, 0, 0];
+    const spans = [], now = [0, 0, 0];
     cuts.forEach((from, position) => {
       steps.get(from).forEach((step, each) => { now[each] += step; });
-      const last = found.at(-1);
+      const last = spans.at(-1);
       if (!now[2]) return;
       const to = cuts[position + 1];
       if (last && last.to === from && last.workers === now[0] && last.ps === now[1]) last.to = to;
-      else found.push({ from, to, workers: now[0], ps: now[1], servers: now[2] });
+      else spans.push({ from, to, workers: now[0], ps: now[1], servers: now[2] });
     });
-    return found;
+    return spans;
   }
 }
 
-/** Return where each job's rows begin, in rows that are ordered by job. */
-function begins(jobs, count) {
+/** Return the index of each job's first row, in rows that are ordered by job. */
+function firstRows(jobs, count) {
   const index = new Int32Array(count + 1);
   for (const job of jobs) index[job + 1] += 1;
   for (let at = 0; at < count; at += 1) index[at + 1] += index[at];
@@ -76,7 +82,7 @@ function style(histories, at) {
   return outcome === "finished" && late !== null && late > 0 ? "late" : outcome;
 }
 
-/** Return the Gantt chart of so many jobs. */
+/** Return the description of a Gantt chart of jobs; `rows` are their positions. */
 export function jobsGantt(histories, rows, extent) {
   const bars = [], used = new Set();
   rows.forEach((at, row) => {
@@ -96,15 +102,15 @@ export function jobsGantt(histories, rows, extent) {
       add({ style: look, from: width.from, to: width.to, text: describeWidth(width), label: String(width.workers || width.ps) });
     });
   });
-  // The axis is as long as what is drawn: twenty jobs of a month are a stretch of it.
-  const first = bars.reduce((least, bar) => Math.min(least, bar.from), bars.length ? Infinity : extent[0]);
-  const last = bars.reduce((most, bar) => Math.max(most, bar.to), bars.length ? 0 : extent[1]);
-  const known = [
+  // The axis only covers the drawn jobs, which may be a short part of a long run.
+  const first = bars.reduce((minimum, bar) => Math.min(minimum, bar.from), bars.length ? Infinity : extent[0]);
+  const last = bars.reduce((maximum, bar) => Math.max(maximum, bar.to), bars.length ? 0 : extent[1]);
+  const legend = [
     ...histories.data.outcomes.map(([key, label, colour]) => ({ style: key, name: key === "finished" ? "ran, finished" : label, colour, look: "full" })),
     { style: "late", name: "ran, finished late", colour: 1, look: "full" },
     { style: "wait", name: "waits", colour: 7, look: "thin" },
   ].filter((entry) => used.has(entry.style));
-  return { kind: "gantt", label: "Jobs over time", rows: rows.map((at) => histories.of("job", at)), bars, legend: known, first, last };
+  return { kind: "gantt", label: "Jobs over time", rows: rows.map((at) => histories.of("job", at)), bars, legend, first, last };
 }
 
 function describeWidth({ workers, ps }) {
@@ -112,14 +118,14 @@ function describeWidth({ workers, ps }) {
   return [workers ? count(workers, "worker") : "", ps ? count(ps, "parameter server") : ""].filter(Boolean).join(", ");
 }
 
-/** Return marks with those of one place as one, so that their names can be read. */
-function together(marks) {
+/** Merge marks at the same position, so that their names don't overlap. */
+function mergeMarks(marks) {
   const names = new Map();
   for (const { x, name } of marks) names.set(x, [...(names.get(x) ?? []), name]);
   return [...names].map(([x, each]) => ({ x, name: each.join(", ") }));
 }
 
-/** Fill the section of all jobs: filters, the Gantt chart of the rows below it, the table. */
+/** Fill the section of all jobs: filters, the table, and the Gantt chart of its visible rows. */
 export function jobsSection(host, histories, page, columns, extent) {
   const chartHost = element("div", { class: "chart" });
   const box = element("div", { class: "table" });
@@ -153,7 +159,7 @@ export function jobsSection(host, histories, page, columns, extent) {
   return { find: (words) => table.filter(words) };
 }
 
-/** The history of one job, in a dialog of its own. */
+/** Dialog with the history of one job. */
 export class HistoryDialog {
   constructor(histories, page, prices) {
     this.histories = histories;
@@ -205,8 +211,8 @@ export class HistoryDialog {
     if (target !== null) marks.push({ x: histories.of("arrival", at) + target + 1, name: "target" });
     const ends = [...ran, ...plan].map((run) => run.to), begin = histories.of("arrival", at);
     const reach = begin + 2 * (Math.max(...ends, marks.at(-1).x) - begin);
-    // The first promise and the final one: those between are in the history's lines. One
-    // that lies far ahead, as of a job that is worth the same whenever it is done, is left to them.
+    // Mark the first and the last promise; the text above lists all. A promise far ahead isn't marked, because it
+    // would compress the chart: a job whose utility is constant may have one.
     const promises = histories.promises(at), last = promises.at(-1) + 1;
     if (promises.length > 1 && promises[0] + 1 <= reach) marks.push({ x: promises[0] + 1, name: "first promise" });
     if (promises.length && last <= reach) marks.push({ x: last, name: promises.length > 1 ? "last promise" : "promise" });
@@ -217,19 +223,19 @@ export class HistoryDialog {
       parts.push(element("figure", {}, element("h3", {}, title), host, remark ? element("figcaption", {}, remark) : null));
     };
     const servers = [...new Set([...ran, ...plan].map((run) => run.server))];
-    const shown = servers.slice(0, MOST_SERVERS), row = new Map(shown.map((server, each) => [server, each]));
+    const shown = servers.slice(0, MAX_SERVERS), row = new Map(shown.map((server, each) => [server, each]));
     const bars = (runs, look) => runs.filter((run) => row.has(run.server)).map((run) => ({
       row: row.get(run.server), from: run.from, to: run.to, style: look, text: describeWidth(run), label: [run.workers ? `${run.workers} w` : "", run.ps ? `${run.ps} ps` : ""].filter(Boolean).join(" + "),
     }));
     const how = planned === 1 ? "It ran as planned." : planned === 2 ? "It ran differently from its last plan, which is dashed." : "";
     const left = servers.length > shown.length ? ` ${shown.length} of its ${servers.length} servers are drawn.` : "";
     figure("Placements", {
-      kind: "gantt", label: "Servers of the job over time", rows: shown.map((server) => histories.data.servers[server]), first: extent[0], last: extent[1], marks: together(marks),
+      kind: "gantt", label: "Servers of the job over time", rows: shown.map((server) => histories.data.servers[server]), first: extent[0], last: extent[1], marks: mergeMarks(marks),
       bars: [...bars(ran, "ran"), ...(planned ? bars(plan, "plan") : [])],
       legend: [{ style: "ran", name: "ran", colour: 0, look: "full" }, ...(planned ? [{ style: "plan", name: "planned", colour: 1, look: "outline" }] : [])],
     }, `Bars carry workers (w) and parameter servers (ps). ${how}${left}`);
-    figure("Workers", this.#workers(at, extent, together(marks), planned));
-    const price = this.#prices(extent, together(marks));
+    figure("Workers", this.#workers(at, extent, mergeMarks(marks), planned));
+    const price = this.#prices(extent, mergeMarks(marks));
     if (price) figure("Posted prices meanwhile", price, "The mean over servers, when each slot began.");
     const paid = this.#payments(at);
     if (paid) parts.push(paid);
@@ -258,7 +264,7 @@ export class HistoryDialog {
     return { ...d, x: shown, end: last, height: 150, marks, series: d.series.map((line) => ({ ...line, values: cut(line.values) })), remark: undefined };
   }
 
-  /** What it paid: its plan's price, settled when it was admitted, or payments to whom. */
+  /** Return a table of a job's payments by payee, or of its plan's price; null if it has neither. */
   #payments(at) {
     const { job, payee, amount } = this.histories.data.payments ?? { job: [] };
     const rows = job.flatMap((each, row) => (each === at ? [[`to ${payee[row] ?? "the cluster"}`, amount[row]]] : []));
@@ -285,7 +291,7 @@ export class HistoryDialog {
   }
 }
 
-/** One server's timeline: who stood on it, its load, its price. */
+/** Timeline of one server: the jobs that ran on it, its load and its price. */
 export class ServerTimeline {
   constructor(host, histories, page, heats, extent) {
     Object.assign(this, { host, histories, page, heats, extent, charts: [] });

@@ -1,4 +1,8 @@
 // The kinds of charts: drawing, summary, table, and keyboard access of each.
+//
+// `d` is the description of a chart, `s` one of its series, and `at` an index. Every kind has the same functions:
+// `option` returns ECharts's option, `summary` and `read` the texts for screen readers, `point` shows a tooltip,
+// and `numbers` returns the table.
 
 import { tip } from "./dom.mjs";
 import { number, percent, tick, written } from "./format.mjs";
@@ -7,7 +11,7 @@ import { heat } from "./heat.mjs";
 
 const FIRST_DASHES = ["solid", "solid", "solid", "solid", "dashed", "dashed", "dotted", "dotted"];
 
-/** Return how a line is drawn: there are eight colours, and lines of the same one differ in this. */
+/** Return the dash pattern of a line: there are eight colours, so lines of one colour differ in it. */
 function dash(line, all) {
   const first = FIRST_DASHES[line.colour];
   const further = ["solid", "dashed", "dotted", [9, 3, 2, 3]].filter((other) => other !== first);
@@ -15,7 +19,7 @@ function dash(line, all) {
   return [first, ...further][before.length % 4];
 }
 
-/** Return the positions of a regular or a listed axis. */
+/** Return the positions of an axis, given as a list or as first, step and count. */
 export function positions(axis) {
   if (Array.isArray(axis)) return axis;
   return Array.from({ length: axis.count }, (_, at) => axis.first + at * axis.step);
@@ -54,14 +58,14 @@ const lines = {
       areaStyle: d.fill ? { color: colours.series[s.colour], opacity: 0.14 } : undefined,
       emphasis: { disabled: true },
     }));
-    // At the very left a mark's name would stand on the axis; it is there without one.
+    // No mark at the left edge: its name would overlap the axis.
     const marks = (d.marks ?? []).filter((mark) => mark.x > (xs[0] ?? 0)).map((mark) => ({
       xAxis: at(mark.x), label: markName(mark, "end", xs[0], last, colours),
     }));
     if (marks.length && series.length) {
       series[0].markLine = { silent: true, symbol: "none", lineStyle: { color: colours.text, type: "dashed", opacity: 0.6 }, data: marks };
     }
-    const above = marks.length && series.length && !d.percent ? 14 : 0; // the axis is named over the names of marks
+    const above = marks.length && series.length && !d.percent ? 14 : 0; // pixels for the names of marks, below the name of the axis
     return {
       grid: { ...GRID, top: d.percent ? 10 : 26 + above },
       xAxis: d.slots ? chart.timeAxis(xs[0] ?? 0, last) : plainAxis(d, chart, xs[0] ?? 0, last),
@@ -102,7 +106,7 @@ const lines = {
   },
 };
 
-/** Lines over slots: the same, on the time axis that all such charts share. */
+/** Lines over slots; all charts of this kind share a time axis, and zoom together. */
 const slotLines = { ...lines, extent: (d) => [positions(d.x)[0] ?? 0, endOf(d)] };
 
 // ---------------------------------------------------------------- bars
@@ -148,7 +152,7 @@ const shares = {
     return {
       grid: { ...GRID, top: 2, bottom: 2, right: 4, left: d.rows.length > 1 ? 8 : 0 },
       xAxis: { type: "value", show: false, min: 0, max: 1 },
-      yAxis: d.rows.length > 1 ? nameAxis(d.rows, chart, { most: 0.28 }) : { type: "category", data: [0], show: false },
+      yAxis: d.rows.length > 1 ? nameAxis(d.rows, chart, { maxShare: 0.28 }) : { type: "category", data: [0], show: false },
       tooltip: {
         ...tooltipOf(chart), trigger: "item",
         formatter: (p) => tip(d.rows[p.dataIndex], [[d.parts[p.seriesIndex].colour, d.parts[p.seriesIndex].name, d.parts[p.seriesIndex].texts[p.dataIndex]]]),
@@ -233,7 +237,7 @@ function drawBox(row, at, api, colours) {
   const x = row.five.map((value) => api.coord([value, at])[0]);
   const y = api.coord([0, at])[1];
   const line = (x1, y1, x2, y2, width = 1.3) => ({ type: "line", shape: { x1, y1, x2, y2 }, style: { stroke: colour, lineWidth: width } });
-  // Spread by the golden ratio: even, and the same in every drawing.
+  // Vertical positions follow the golden ratio: evenly spread, and the same in every drawing.
   const dots = row.dots.map((value, i) => ({
     type: "circle", silent: true, style: { fill: colour, opacity: 0.38 },
     shape: { cx: api.coord([value, at])[0], cy: y + ((i * 0.6180339887) % 1 - 0.5) * 26, r: 2 },
@@ -246,13 +250,13 @@ function drawBox(row, at, api, colours) {
   };
 }
 
-/** Return the marks in words, in their order. */
+/** Return the marks as text, by position. */
 function marksText(marks) {
   const text = [...(marks ?? [])].sort((one, other) => one.x - other.x).map(({ name, x }) => `${name} at slot ${x}`);
   return text.length ? ` Marked: ${text.join("; ")}.` : "";
 }
 
-/** Return the name of a mark over its line; near the right edge it ends there, and is not cut off. */
+/** Return the label of a mark's line, aligned to the right near the right edge, where it would be cut off. */
 function markName({ name, x }, position, first, last, colours) {
   const near = x > first + 0.85 * (last - first);
   return { formatter: name, color: colours.text, fontSize: 11, position, distance: 4, rotate: 0, ...(near ? { align: "right" } : {}) };
@@ -312,7 +316,7 @@ const gantt = {
   }),
 };
 
-/** Draw a bar: filled, outlined (a plan) or thin (waiting), with its label where that fits. */
+/** Draw a bar: filled, outlined (a plan) or thin (waiting), with its label if it fits. */
 function drawBar(bar, style, params, api, colours, thick) {
   const [x0, y] = api.coord([api.value(1), bar.row]);
   const [x1] = api.coord([api.value(2), bar.row]);

@@ -1,4 +1,4 @@
-// Brings a page to life: reads its data, draws its charts, fills its tables, opens its histories.
+// Starts the page's script: reads the data, draws charts, fills tables, opens job histories.
 
 import { Chart, Page } from "./charts.mjs";
 import { element } from "./dom.mjs";
@@ -7,7 +7,7 @@ import { KINDS } from "./kinds.mjs";
 import { jobsSection, ServerTimeline, Histories, HistoryDialog } from "./histories.mjs";
 import { liveTable } from "./tables.mjs";
 
-/** Read a block of data: JSON, or deflated and in base64 where that is shorter. */
+/** Read a data block: plain JSON, or deflated JSON or bytes in base64. */
 export async function read(script) {
   if (!script.dataset.deflated) return JSON.parse(script.textContent);
   const packed = Uint8Array.from(atob(script.textContent), (letter) => letter.charCodeAt(0));

@@ -1,4 +1,4 @@
-// Tables that can be filtered, sorted and turned over.
+// Tables that can be filtered, sorted and paged.
 
 import { element } from "./dom.mjs";
 import { number } from "./format.mjs";
@@ -8,9 +8,10 @@ const SIZES = [10, 20, 50, 200];
 /**
  * Turn a box into a table.
  *
- * `columns` are {heading, numeric, minor, slot, link}: minor ones are left out on phones, a slot's moment is told
- * beside it, and a link column names a job. `rows` are arrays of cells; the optional `picks` has the number of each
- * row's job in the page's histories, or null. `onshow` gets the positions of the rows that are shown.
+ * `columns` are {heading, numeric, minor, slot, link, long}: minor columns are omitted on phones, a slot has its time
+ * as a tooltip, and a link column names a job. `rows` are arrays of cells. `picks` has the position of each row's job
+ * in the page's histories, or null. `onshow` is called with the positions of the shown rows. `words` are the texts
+ * that the filter searches, by default the cells.
  */
 export function liveTable(box, columns, rows, { size = 20, page = null, picks = null, onshow = null, words = null } = {}) {
   const text = words ?? rows.map((row) => row.filter((cell) => cell !== null).join(" ").toLowerCase());

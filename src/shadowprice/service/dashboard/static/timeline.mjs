@@ -146,7 +146,7 @@ const timeline = {
     return {
       grid: { ...GRID, top: 24 },
       xAxis: chart.timeAxis(d.first, d.last),
-      yAxis: { ...nameAxis(d.rows, chart, { fontSize: 12, most: 0.26 }), splitLine: { show: true, lineStyle: { color: colours.line } }, splitArea: { show: true, areaStyle: { color: [colours.panel + "80", "transparent"] } } },
+      yAxis: { ...nameAxis(d.rows, chart, { fontSize: 12, maxShare: 0.26 }), splitLine: { show: true, lineStyle: { color: colours.line } }, splitArea: { show: true, areaStyle: { color: [colours.panel + "80", "transparent"] } } },
       tooltip: { ...tooltipOf(chart), trigger: "item", formatter: (p) => (p.seriesIndex === 0 && bars[p.dataIndex] ? tip(...timeline.words(d, bars[p.dataIndex], chart)) : "") },
       dataZoom: [zoom()],
       series: [{
