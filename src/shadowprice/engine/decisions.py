@@ -85,6 +85,7 @@ def _restarts(state: EngineState, record: JobRecord, plan: Schedule) -> NDArray[
     """Return which active slots of a plan begin with a restart, None if restarts cost nothing."""
     if not record.job.restart or not state.capabilities.charges_restarts or not len(plan):
         return None
+    # After a pause, the first placement is a restart even if it equals the running one.
     present = state.running.get(record.job.name) if plan.start == state.slot else None
     return plan.moved(present, ran=state.cluster.restart_first or record.started is not None)
 
@@ -112,7 +113,7 @@ def _place(state: EngineState, record: JobRecord, decision: events.Place) -> Non
 
 
 def _check_servers_available(state: EngineState, record: JobRecord, servers: Iterable[int]) -> None:
-    """Check that no unavailable server is used, except a cordoned one on which the job runs."""
+    """Check that the servers are available, or are cordoned ones on which the job runs."""
     # The ledger alone can't refuse these: a process may need no counted resource.
     for row in state.lost.intersection(servers) if state.lost else ():
         if row not in state.cordoned or not runs_on(state, record.job.name, row):
@@ -124,12 +125,12 @@ def _pause(state: EngineState, record: JobRecord, decision: events.Pause) -> Non
     if record.placement is None:
         raise record.error("paused, but it has no placement")
     state.release_job(decision.job)
-    if record.promise is None:
+    if record.promise is None:  # a promised job stays admitted while it is paused
         state.set_status(record, Status.QUEUED)
 
 
 def _queue(state: EngineState, record: JobRecord, _decision: events.Queue) -> None:
-    if record.status is Status.ARRIVED:
+    if record.status is Status.ARRIVED:  # for other jobs, the decision only carries a message
         state.set_status(record, Status.QUEUED)
 
 
@@ -137,7 +138,7 @@ def _promise(state: EngineState, record: JobRecord, decision: events.Promise) ->
     if len(record.plan):
         raise record.error("promised, although it follows a plan")
     completion = decision.completion
-    # A job that runs may complete in the slot under way.
+    # A job that runs may complete in the running slot, which is the one before `state.slot`.
     runs = state.slot_running is not None and record.job.name in state.running
     if completion is not None and completion < state.slot - runs:
         raise record.error(f"promised for slot {completion}, which is over")

@@ -48,9 +48,9 @@ def snapshot(engine: Engine) -> records.Fields:
 class Captured:
     """The state of an engine between two events, which can be written while the engine continues.
 
-    Capturing costs a fraction of writing, because immutable jobs, plans and placements are shared.
-    ``sequence`` is the number of the last event in the state. Raises PolicyError if the policy
-    holds objects that can't be pickled.
+    A capture takes a fraction of the time of writing, because it shares immutable jobs, plans and
+    placements. ``sequence`` is the number of the last event in the state. Raises PolicyError if the
+    policy holds objects that can't be pickled.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -117,9 +117,9 @@ class Captured:
 def restore(record: Mapping[str, Any], policy: Policy, *, with_policy_state: bool = True) -> Engine:
     """Return an engine in the state of a snapshot, with a newly built policy.
 
-    Without ``with_policy_state``, the policy resyncs with the view instead, as another policy or
-    one with other parameters must. Policy state from another version of the source code is never
-    restored.
+    Without ``with_policy_state``, the policy resyncs with the view instead. This is for another
+    policy, or one with other parameters. Policy state from another version of the source code is
+    never restored.
 
     Raise `InputError` if the record isn't a snapshot of this version, or is inconsistent, and
     `ShadowpriceError` if the policy state can't be read.
@@ -200,14 +200,14 @@ _CONVERTED: Final = {
     "job", "status", "plan", "placement", "refusal", "copies", "left", "finished", "earlier_slots",
     "earlier_share",
 }  # fmt: skip
-_NUMBERS: Final = [field.name for field in fields(JobRecord) if field.name not in _CONVERTED]
+_UNCHANGED: Final = [field.name for field in fields(JobRecord) if field.name not in _CONVERTED]
 """Fields of `JobRecord` that are stored unchanged, under their own names."""
 
 
 def _job_record(record: JobRecord, names: tuple[str, ...]) -> records.Fields:
     values: records.Fields = {"job": record.job.record(), "status": record.status.value}
-    values |= {name: getattr(record, name) for name in _NUMBERS}
-    if len(record.plan) and record.status.open:
+    values |= {name: getattr(record, name) for name in _UNCHANGED}
+    if len(record.plan) and record.status.open:  # a closed job's plan isn't used any more
         values["plan"] = records.schedule_record(record.plan, names)
     if record.placement is not None:
         values["placement"] = records.placement_record(record.placement, names)
@@ -225,7 +225,7 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> records.Fields:
 
 def _job_from_record(values: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
     record = JobRecord(Job.from_record(values["job"]), values["order"], Status(values["status"]))
-    for name in _NUMBERS:
+    for name in _UNCHANGED:
         setattr(record, name, values[name])
     if "plan" in values:
         record.plan = records.schedule_from_record(values["plan"], index)
