@@ -49,7 +49,7 @@ def apply_decision(state: EngineState, decision: events.Decision) -> list[events
 def _commit(state: EngineState, record: JobRecord, decision: events.Commit) -> None:
     plan = decision.schedule
     if len(plan) and plan.start < state.slot:
-        raise record.error(f"planned for slot {plan.start}, which is over")
+        raise record.error(f"planned for slot {plan.start}, which has passed")
     if record.job.bag is None and not decision.copies:
         check_commitment(
             record,
@@ -141,7 +141,7 @@ def _promise(state: EngineState, record: JobRecord, decision: events.Promise) ->
     # A job that runs may complete in the running slot, which is the one before `state.slot`.
     runs = state.slot_running is not None and record.job.name in state.running
     if completion is not None and completion < state.slot - runs:
-        raise record.error(f"promised for slot {completion}, which is over")
+        raise record.error(f"promised for slot {completion}, which has passed")
     if completion is not None and state.until is not None and completion >= state.until:
         raise record.error(
             f"promised for slot {completion}, but nothing runs in slot {state.until} or later"

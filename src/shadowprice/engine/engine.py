@@ -252,7 +252,7 @@ class Engine:
         """
         state, session = self.state, self.session
         if state.undo:
-            raise EventError("an event is being decided; settle it first")
+            raise EventError("another event is staged; commit it or roll it back first")
         handler = HANDLERS.get(type(event))
         if handler is None:
             raise EventError(f"{event!r} is not an event")

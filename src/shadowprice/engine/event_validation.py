@@ -204,7 +204,7 @@ def _check_capacity(state: EngineState, event: events.CapacityChanged) -> None:
         missing = {record.job.tenant for record in state.open_jobs.values()} - {None, *names}
         if names and missing:  # without tenants, jobs may name any
             listed = ", ".join(sorted(map(str, missing)))
-            raise EventError(f"tenants with open jobs cannot leave: {listed}")
+            raise EventError(f"tenants with open jobs cannot be removed: {listed}")
         for tenant in event.tenants:
             for resource, amount in tenant.share.items():
                 _check_known("resource", resource, cluster.column)
@@ -219,7 +219,7 @@ def _check_acknowledgements(state: EngineState, event: events.Acknowledged) -> N
     for number in event.commands:
         _check_integer("a command's number", number)
         if number > state.commands:
-            raise EventError(f"command {number} was never given; {state.commands} was the last")
+            raise EventError(f"unknown command {number}; the last one is {state.commands}")
 
 
 def _check_timespan(_state: EngineState, event: events.TimespanChanged) -> None:

@@ -164,7 +164,7 @@ class ReplayOnlyPolicy:
     def decide(self, view: View, event: PolicyEvent) -> Sequence[Decision]:
         """Raise ShadowpriceError: there is no policy."""
         del view
-        raise ShadowpriceError(f"{event.tag}: no policy is there to decide")
+        raise ShadowpriceError(f"{event.tag}: this engine only replays, and has no policy")
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return an empty mapping: the journal's header holds the parameters."""

@@ -304,7 +304,7 @@ class PolicySession:
             self._lose_track(error)
 
     def _lose_track(self, reason: object) -> None:
-        log.info("resyncing the policy, which decided otherwise than recorded: %s", reason)
+        log.info("resyncing the policy, because its decisions differ from the record: %s", reason)
         self.is_following, self._is_stale = False, True
 
     def resync_in_event(self) -> None:

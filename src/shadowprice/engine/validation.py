@@ -119,11 +119,11 @@ def check_bag(
     started = _check_tasks(record, bag, copies)
     workers, _, _ = plan.totals()
     if int(workers[0]) != started:
-        raise record.error(f"{int(workers[0])} places in the first slot for {started} copies")
+        raise record.error(f"{int(workers[0])} workers in the first slot for {started} copies")
     if (np.diff(plan.active_slots) != 1).any() or (np.diff(workers) > 0).any():
         raise record.error(
-            f"copies run on without a break and only end, but the plan has "
-            f"{workers.tolist()} places in slots {plan.active_slots.tolist()}"
+            f"copies run without a break and none starts later, but the plan has "
+            f"{workers.tolist()} workers in slots {plan.active_slots.tolist()}"
         )
 
 
@@ -155,7 +155,7 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
         raise record.error("placed on no server; pause it instead")
     last = record.job.arrival + bag.slots - 1
     if slot > last:
-        raise record.error(f"placed in slot {slot}, its deadline fell in {last}")
+        raise record.error(f"placed in slot {slot}, but its deadline fell in slot {last}")
     columns = (placement.servers, placement.workers, placement.ps)
     servers, workers, ps = (np.array(column, dtype=np.int64) for column in columns)
     _check_roles(record, servers, workers, ps, cluster)
@@ -164,15 +164,15 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
     if decision.copies:
         started = _check_tasks(record, bag, decision.copies)
         if placement.total_workers != started:
-            raise record.error(f"{placement.total_workers} places for {started} copies")
+            raise record.error(f"{placement.total_workers} workers for {started} copies")
         return
     present = record.placement
     current = {} if present is None else dict(zip(present.servers, present.workers, strict=True))
     for server, count in zip(placement.servers, placement.workers, strict=True):
         if count > current.get(server, 0):
             raise record.error(
-                f"copies run on and only end, but it is placed with {count} "
-                f"on server {server} where {current.get(server, 0)} run"
+                f"without new copies, it is placed with {count} workers "
+                f"on server {server}, where only {current.get(server, 0)} run"
             )
 
 
@@ -306,8 +306,8 @@ def _check_counts(
 def _wrong_count(record: JobRecord, workers: int) -> PolicyError:
     job = record.job
     return record.error(
-        f"{workers} workers, but it runs with "
-        f"{job.worker_counts[0]}..{job.max_workers} of {len(job.worker_counts)} counts (3)"
+        f"{workers} workers, but its {len(job.worker_counts)} allowed counts are from "
+        f"{job.worker_counts[0]} to {job.max_workers} (3)"
     )
 
 
