@@ -28,10 +28,10 @@ def launch(
     record.generation = record.generation + 1
     record.generation_slot = slot
     record.running_since = -1
-    record.following = plan
+    record.generation_plan = plan
     state.undo.put(state.running, name, placement)
     if kind is Start:
-        record.began = number
+        record.last_start = number
         if record.started is None:
             record.started = slot
     command = kind(

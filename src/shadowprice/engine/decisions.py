@@ -68,11 +68,11 @@ def _commit(state: EngineState, record: JobRecord, decision: events.Commit) -> N
     state.ledger.reserve(job.name, plan, job.worker, job.ps)
     undo.push(state.ledger.undo_reserve, job.name)
     state.commitments += 1
-    record.committed = state.commitments
+    record.commitment = state.commitments
     record.plans = record.plans + 1
     if decision.copies or record.copies:
         record.copies = decision.copies
-        record.left = [entry.tasks for entry in decision.copies]
+        record.unfinished = [entry.tasks for entry in decision.copies]
     for slot, placement in plan.placements():
         if slot not in state.agenda:
             undo.put(state.agenda, slot, {})
@@ -107,7 +107,7 @@ def _place(state: EngineState, record: JobRecord, decision: events.Place) -> Non
     if decision.copies:
         record.plans = record.plans + 1
         record.copies = decision.copies
-        record.left = [entry.tasks for entry in decision.copies]
+        record.unfinished = [entry.tasks for entry in decision.copies]
     state.set_status(record, Status.ADMITTED)
     state.mark_moved(job.name)
 

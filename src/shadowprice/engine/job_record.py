@@ -41,8 +41,8 @@ A job is `ARRIVED` only while the event of its arrival is handled.
 class JobRecord:
     """The mutable state of one job; policies see it as `core.policy.JobState`.
 
-    Four fields are about starts. ``started`` is the first slot in which the job ran, and ``began``
-    the number of its last Start command. The newest generation's command is due in
+    Four fields are about starts. ``started`` is the first slot in which the job ran, and
+    ``last_start`` the number of its last Start command. The newest generation's command is due in
     ``generation_slot``, and its processes run since ``running_since``.
     """
 
@@ -58,14 +58,14 @@ class JobRecord:
     refusal: Refusal | None = None  # why it was refused, dropped or cancelled
     plans: int = 0  # number of committed plans
     copies: tuple[TaskCopies, ...] = ()  # of a bag: copies of its tasks in the current plan
-    left: list[int] = field(default_factory=list)  # unfinished tasks, by entry of `copies`
+    unfinished: list[int] = field(default_factory=list)  # unfinished tasks, by entry of `copies`
     finished: list[int] = field(default_factory=list)  # finished tasks of a bag, by group
     measured: int = 0  # reported progress, in millionths of a mini-batch
     generation: int = 0  # number of the newest generation, 0 before the first
     failures: int = 0  # number of failed generations
-    began: int = 0  # number (not slot) of its last Start command; running jobs are sorted by it
-    committed: int = 0  # number of its plan among all plans; jobs in a slot are sorted by it
-    following: int = 0  # number of the plan of the newest generation
+    last_start: int = 0  # number of its last Start command, by which running jobs are sorted
+    commitment: int = 0  # number of its plan among all plans, by which jobs in a slot are sorted
+    generation_plan: int = 0  # number of the plan of the newest generation
     resumed_at: int = 0  # `measured` when the newest generation began; -1 if it ended by itself
     resumed_before: int = -1  # `resumed_at` of the previous generation if a command stopped it
     lost: int = 0  # maximum of `measured` that a generation had to repeat
@@ -91,7 +91,7 @@ class JobRecord:
         """Maximum number of running copies of a bag's unfinished tasks; 0 if it doesn't run."""
         if self.placement is None and not len(self.plan):
             return 0
-        pairs = zip(self.left, self.copies, strict=True)
+        pairs = zip(self.unfinished, self.copies, strict=True)
         return sum(remaining * entry.copies for remaining, entry in pairs)
 
     @property
@@ -124,7 +124,7 @@ class JobRecord:
     def copy(self) -> JobRecord:
         """Return an independent copy."""
         copy = JobRecord(*_VALUES(self))
-        copy.left, copy.finished = list(self.left), list(self.finished)
+        copy.unfinished, copy.finished = list(self.unfinished), list(self.finished)
         return copy
 
     def check_transition(self, status: Status) -> None:

@@ -238,7 +238,7 @@ def _replace_cluster(
 
     def recency(name: str) -> tuple[int, int, int]:
         record = state.jobs[name]
-        return record.committed, record.began, record.order
+        return record.commitment, record.last_start, record.order
 
     for row in np.flatnonzero(change.rows < 0).tolist():
         # Now, because a command of the next slot couldn't name the removed server in `frees`.

@@ -54,13 +54,13 @@ def begin_slot(state: EngineState, session: PolicySession, event: SlotBegan) -> 
         undo.keep(mapping)
     planned: dict[str, Placement] = {}
     if state.until is not None and slot >= state.until:
-        for name in state.running:  # `standing` returns None for these jobs, so all stop
+        for name in state.running:  # without a placement from now on, so that all jobs stop
             state.moved[name] = None
     elif slot in state.agenda:
         planned = undo.drop(state.agenda, slot)
     # First the jobs whose placement changed, and those that ran by a plan which pauses or ended.
     for name in (*state.moved, *(name for name in state.planned if name not in planned)):
-        placement = planned.get(name, state.standing(name))
+        placement = planned.get(name, state.unplanned_placement(name))
         _apply_placement(state, slot, name, placement, commands)
     for name, placement in planned.items():
         _apply_placement(state, slot, name, placement, commands)
@@ -103,7 +103,7 @@ def _apply_placement(
 
 def _has_new_copies(record: JobRecord) -> bool:
     """Return whether a bag has a newer plan than its generation: other copies must start."""
-    return record.job.bag is not None and record.following != record.plans
+    return record.job.bag is not None and record.generation_plan != record.plans
 
 
 def end_slot(state: EngineState, session: PolicySession, event: SlotEnded) -> list[Command]:
@@ -196,7 +196,7 @@ def _record_bag_progress(
 ) -> bool:
     """Record a bag's progress in a slot; return whether the bag is finished."""
     state.touch(record).progress += gained
-    record.left = list(record.left)
+    record.unfinished = list(record.unfinished)
     record.finished = list(record.finished)
     _count_finished(record, slot, gained, done)
     if record.progress >= record.job.required:
@@ -248,21 +248,21 @@ def _count_finished(
     assert record.job.bag is not None
     if (
         done is None
-        or len(done) != len(record.left)
+        or len(done) != len(record.unfinished)
         or sum(done) != gained
         or any(
             not 0 <= number <= remaining
-            for number, remaining in zip(done, record.left, strict=True)
+            for number, remaining in zip(done, record.unfinished, strict=True)
         )
     ):
         raise ShadowpriceError(
             f"bag {record.job.name!r} finished {done} tasks in slot {slot} with a progress of "
-            f"{gained}; {record.left} of {[tuple(entry) for entry in record.copies]} were left"
+            f"{gained}; {record.unfinished} of {list(map(tuple, record.copies))} were left"
         )
     if not record.finished:
         record.finished = [0] * len(record.job.bag.groups)
     for position, (entry, number) in enumerate(zip(record.copies, done, strict=True)):
-        record.left[position] -= number
+        record.unfinished[position] -= number
         record.finished[entry.group] += number
 
 
@@ -273,7 +273,7 @@ def _narrow_plan(record: JobRecord, now: int) -> Schedule | None:
     """
     live_copies = sum(
         remaining * entry.copies
-        for remaining, entry in zip(record.left, record.copies, strict=True)
+        for remaining, entry in zip(record.unfinished, record.copies, strict=True)
     )
     plan = record.plan
     is_future = plan.slots >= now

@@ -42,10 +42,10 @@ def snapshot(engine: Engine) -> records.Fields:
 
     Raises PolicyError if the policy holds objects that can't be pickled.
     """
-    return Captured(engine).record()
+    return StateCapture(engine).record()
 
 
-class Captured:
+class StateCapture:
     """The state of an engine between two events, which can be written while the engine continues.
 
     A capture takes a fraction of the time of writing, because it shares immutable jobs, plans and
@@ -110,7 +110,7 @@ class Captured:
             "versions": versions,
             "cluster": records.cluster_record(self._cluster),
             **self._counts,
-            "memory": base64.b64encode(zlib.compress(self._policy_state, 1)).decode(),
+            "policy_state": base64.b64encode(zlib.compress(self._policy_state, 1)).decode(),
         }
 
 
@@ -143,7 +143,7 @@ def restore(record: Mapping[str, Any], policy: Policy, *, with_policy_state: boo
 
 def _read_policy_state(record: Mapping[str, Any]) -> bytes:
     try:
-        return zlib.decompress(base64.b64decode(record["memory"]))
+        return zlib.decompress(base64.b64decode(record["policy_state"]))
     except (ValueError, zlib.error) as error:
         raise InputError(Fault("snapshot", f"is damaged: {error}")) from error
 
@@ -197,8 +197,8 @@ def _values(record: JobRecord) -> tuple[Any, ...]:
 
 
 _CONVERTED: Final = {
-    "job", "status", "plan", "placement", "refusal", "copies", "left", "finished", "earlier_slots",
-    "earlier_share",
+    "job", "status", "plan", "placement", "refusal", "copies", "unfinished", "finished",
+    "earlier_slots", "earlier_share",
 }  # fmt: skip
 _UNCHANGED: Final = [field.name for field in fields(JobRecord) if field.name not in _CONVERTED]
 """Fields of `JobRecord` that are stored unchanged, under their own names."""
@@ -215,7 +215,7 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> records.Fields:
         values["refusal"] = record.refusal.record()
     if record.copies:
         values["copies"] = [list(entry) for entry in record.copies]
-        values["left"] = list(record.left)
+        values["unfinished"] = list(record.unfinished)
     if record.finished:
         values["finished"] = list(record.finished)
     if record.earlier_slots:
@@ -234,14 +234,15 @@ def _job_from_record(values: Mapping[str, Any], index: Mapping[str, int]) -> Job
     if "refusal" in values:
         record.refusal = records.refusal_from_record(values["refusal"])
     record.copies = tuple(TaskCopies(*entry) for entry in values.get("copies", ()))
-    record.left, record.finished = list(values.get("left", ())), list(values.get("finished", ()))
+    record.unfinished = list(values.get("unfinished", ()))
+    record.finished = list(values.get("finished", ()))
     record.earlier_slots, record.earlier_share = values.get("earlier", (0, 0.0))
     return record
 
 
 def _command_record(command: Start | Resize | Stop) -> records.Fields:
     values: records.Fields = {
-        "order": command.tag,
+        "type": command.tag,
         "slot": command.slot,
         "job": command.job,
         "id": command.id,
@@ -264,7 +265,7 @@ def _command_from_record(
     record: Mapping[str, Any], index: Mapping[str, int]
 ) -> Start | Resize | Stop:
     values = dict(record)
-    kind: Any = _COMMANDS[values.pop("order")]
+    kind: Any = _COMMANDS[values.pop("type")]
     values["after"], values["frees"] = tuple(values["after"]), tuple(values["frees"])
     if kind is not Stop:
         servers, workers, ps = zip(*values.pop("on"), strict=True)

@@ -145,7 +145,7 @@ class StateDigest:
         self._sum %= _MODULUS
         return self._sum
 
-    def leave(self, names: Iterable[str]) -> None:
+    def forget_hashes(self, names: Iterable[str]) -> None:
         """Forget the hashes of collected jobs, which must be up to date; the sum keeps them."""
         for name in names:
             self._hashes.pop(name, None)
@@ -171,7 +171,7 @@ def _job_text(record: JobRecord, names: Sequence[str]) -> str:
     plan = _sorted_rows(record.plan, names) if record.status.open else None
     placement = _sorted_entries(record.placement, names)
     values = (record.job.name, record.job.required, record.status.value, *_PLAIN_FIELDS(record))
-    return _COMPACT((*values, refusal, plan, placement, record.finished, record.left))
+    return _COMPACT((*values, refusal, plan, placement, record.finished, record.unfinished))
 
 
 _PLAIN_FIELDS: Final = attrgetter(
@@ -257,12 +257,12 @@ class EngineState:
         """Check that nothing runs or is planned before ``slot``; raise EventError otherwise."""
         if (
             self.running
-            or any(self.standing(name) for name in self.moved)
+            or any(self.unplanned_placement(name) for name in self.moved)
             or any(planned < slot for planned in self.agenda)
         ):
             raise EventError(f"slots before {slot} can't be skipped while jobs run or have plans")
 
-    def standing(self, name: str) -> Placement | None:
+    def unplanned_placement(self, name: str) -> Placement | None:
         """Return the placement of a job that runs without a plan; None if it must not run."""
         if self.until is not None and self.slot >= self.until:
             return None
@@ -275,11 +275,11 @@ class EngineState:
 
     def start_order(self, name: str) -> int:
         """Return the sort key of running jobs by their last Start command."""
-        return self.jobs[name].began
+        return self.jobs[name].last_start
 
     def commitment_order(self, name: str) -> int:
         """Return the sort key of planned jobs by the commitment of their plan."""
-        return self.jobs[name].committed
+        return self.jobs[name].commitment
 
     def watch_jobs(self) -> set[str]:
         """Return a set that receives the names of jobs that may have changed, except in progress.
@@ -342,7 +342,7 @@ class EngineState:
             return []
         names = [name for name in self.closed if name not in awaited]
         self.digest.refresh(self.jobs, self.cluster.names, names)
-        self.digest.leave(names)
+        self.digest.forget_hashes(names)
         collected = [self.jobs.pop(name) for name in names]
         for name in names:
             del self.closed[name]
@@ -377,7 +377,7 @@ class EngineState:
             if record.status.open:
                 self.open_jobs[record.job.name] = record
         # In order of commitment, as the jobs in each slot of the agenda are sorted.
-        for record in sorted(self.open_jobs.values(), key=lambda record: record.committed):
+        for record in sorted(self.open_jobs.values(), key=lambda record: record.commitment):
             job, name = record.job, record.job.name
             if len(record.plan):
                 self.ledger.reserve(name, record.plan.from_slot(start), job.worker, job.ps)

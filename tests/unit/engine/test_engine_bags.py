@@ -127,7 +127,7 @@ def test_finished_tasks_are_counted_by_group_and_their_places_given_back() -> No
     record = engine.jobs["bag"]
     assert record.progress == 3
     assert record.tasks_left == (1, 1)
-    assert record.left == [1, 1]
+    assert record.unfinished == [1, 1]
     # One task in two copies and one in one copy still run: at most three units.
     assert record.plan.rows() == [[0, 0, 4, 0], [0, 1, 3, 0], [1, 0, 3, 0], [2, 0, 2, 0]]
     assert engine.ledger.used[0, :, 0].tolist() == [3000, 0, 0, 0]
@@ -148,7 +148,7 @@ def test_a_plan_that_ends_with_tasks_left_is_planned_again_for_those() -> None:
     assert policy.displaced == [JobsDisplaced(3, ("bag",), None)]
     assert policy.left == (0, 1)
     record = engine.jobs["bag"]
-    assert (record.plans, record.left, record.progress) == (2, [1], 4)
+    assert (record.plans, record.unfinished, record.progress) == (2, [1], 4)
     engine.handle(SlotBegan(3))
     commands = engine.handle(SlotEnded(3, {"bag": 1}, {"bag": (1,)}))
     assert any(isinstance(command, Completed) for command in commands)
@@ -185,7 +185,7 @@ def test_the_journal_of_a_bag_replays(tmp_path: Path) -> None:
             writer.add(engine.last, engine)
     reader = JournalReader(tmp_path / "journal.jsonl")
     again = replay(reader, reader.header.engine())
-    assert again.jobs["bag"].left == engine.jobs["bag"].left
+    assert again.jobs["bag"].unfinished == engine.jobs["bag"].unfinished
     assert again.state_digest() == engine.state_digest()
     other, _ = run(Fixed(), (1, 2), (0, 1))
     assert other.state_digest() != engine.state_digest()
@@ -290,12 +290,12 @@ def test_copies_that_are_placed_start_shrink_and_start_again() -> None:
     assert isinstance(engine.policy, Placer)
     engine.policy.steps.append([stood((2, 4, 0), copies=again)])
     record = engine.jobs["bag"]
-    assert (record.plans, record.left, record.copies_running) == (1, [1, 1], 0)
+    assert (record.plans, record.unfinished, record.copies_running) == (1, [1, 1], 0)
     assert not engine.running
     engine.handle(SlotEnded(2, {}))
     (order,) = [one for one in engine.handle(SlotBegan(3)) if isinstance(one, Start)]
     assert (order.plan, order.copies) == (2, again)
-    assert (record.plans, record.left, record.copies_running) == (2, [1, 1], 4)
+    assert (record.plans, record.unfinished, record.copies_running) == (2, [1, 1], 4)
     assert engine.ledger.used[0, :, 0].tolist() == [0, 0, 4000, 0]
     commands = engine.handle(SlotEnded(3, {"bag": 2}, {"bag": (1, 1)}))
     assert any(isinstance(command, Completed) for command in commands)

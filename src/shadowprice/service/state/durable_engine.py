@@ -18,7 +18,7 @@ from sqlalchemy import delete, func, select
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
-from shadowprice.engine.snapshot import Captured
+from shadowprice.engine.snapshot import StateCapture
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.clock import SECOND, MonotonicWallClock
@@ -263,7 +263,7 @@ class DurableEngine:
         ):
             yield
             engine.state.update_digest(SNAPSHOT_JOBS_PER_STEP)
-        now, captured = self._clock.now(), Captured(engine)
+        now, captured = self._clock.now(), StateCapture(engine)
         yield
         packer = zlib.compressobj(1)
         packed = []
