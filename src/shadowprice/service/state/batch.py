@@ -50,9 +50,9 @@ class Batch:
         self._rows: dict[Executable, list[dict[str, Any]]] = {
             statement: [] for statement in _IN_ORDER
         }
-        self._new: dict[str, dict[str, Any]] = {}
-        self._content_hashes: dict[str, str] = {}  # hashes of the revised jobs
-        self._ended: dict[tuple[str, int], dict[str, Any]] = {}
+        self._new: dict[str, dict[str, Any]] = {}  # rows of added jobs, by key
+        self._content_hashes: dict[str, str] = {}  # hashes of revised jobs, by key
+        self._ended: dict[tuple[str, int], dict[str, Any]] = {}  # by job and generation
         self._entries: list[AccountEntry] = []
         self._changed_accounts: dict[str, None] = {}
         self._values: dict[str, str | Callable[[], str]] = {}
@@ -76,8 +76,9 @@ class Batch:
     def savepoint(self) -> Iterator[None]:
         """Run a block atomically: if it raises, roll back every change. Nests as savepoints.
 
-        The rollback covers events of the engine, recorded rows and the state beside the engine. So
-        a block must change state through the batch, or only after everything that may raise.
+        The rollback covers events of the engine, recorded rows, and changes of the state through
+        the batch. Other changes aren't rolled back, so a block makes them after its last step that
+        may raise.
         """
         state = self.state
         # These lists only grow, so that truncation rolls them back.
@@ -155,7 +156,7 @@ class Batch:
 
     def correct(self, view: JobView) -> None:
         """Replace the view of a closed job."""
-        self.mark_closed(view.key)
+        self.mark_closed(view.key)  # so that the state in memory drops the view after the commit
         self._put_view(view)
 
     def emit(
@@ -296,24 +297,24 @@ class Batch:
     # ---------------------------------------------------------------- lookups
 
     def find_jobs(self, keys: Sequence[str]) -> dict[str, StoredJob]:
-        """Return jobs by key, open or closed. Jobs that this batch adds are included."""
+        """Return jobs by key, open or closed, also those that this batch adds."""
         jobs = {key: self._added_job(key) for key in keys if key in self._new}
         return jobs | self._with_changes(store_queries.jobs_by_key(self.connection, keys))
 
     def newest_jobs(self, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
-        """Return the newest job of each qualified name, open or closed or added here."""
+        """Return the newest job of each qualified name, open or closed, also added ones."""
         stored = store_queries.newest_jobs(self.connection, qualified_names)
         return self._with_changes(stored) | self._added_jobs("qualified_name", qualified_names)
 
     def jobs_of_requests(self, requests: Sequence[str]) -> dict[str, StoredJob]:
-        """Return the job of each request, open or closed; those this batch adds are included."""
+        """Return the job of each request, open or closed, also those that this batch adds."""
         if not requests:
             return {}
         stored = store_queries.jobs_of_requests(self.connection, requests)
         return self._with_changes(stored) | self._added_jobs("request", requests)
 
     def _added_jobs(self, column: str, values: Sequence[str]) -> dict[str, StoredJob]:
-        """Return the jobs that this batch adds, in the order of their ids, by a column's value."""
+        """Return the jobs that this batch adds, by a column's value; the newest of several."""
         wanted = set(values) if self._new else set()
         added = ((row[column], key) for key, row in self._new.items() if row[column] in wanted)
         return {value: self._added_job(key) for value, key in added}
@@ -410,7 +411,7 @@ _END_GENERATIONS: Final = (
 )
 
 _IN_ORDER: Final = (_INSERT_JOURNAL, _INSERT_COMMANDS, _INSERT_GENERATIONS, _END_GENERATIONS)
-"""Statements that `Batch.flush` executes in this order."""
+"""Statements in the order of `Batch.flush`: a generation is inserted before its end is set."""
 _OF_GENERATION: Final = (tables.generations.c.job == bindparam("of")) & (
     tables.generations.c.generation == bindparam("which")
 )

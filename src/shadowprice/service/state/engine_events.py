@@ -1,4 +1,4 @@
-"""Engine events within a unit of work, with all rows that follow from them."""
+"""Engine events within a unit of work, with their consequences for views, events and accounts."""
 
 from __future__ import annotations
 
@@ -56,16 +56,17 @@ def apply_event(
     `ShadowpriceError` if the event is invalid or the policy fails. The event then has no effect.
     """
     if isinstance(event, events.SlotBegan) and overrunning_jobs(batch):
-        batch.engine.session.save_for_rollback()  # their tenants may be unable to pay
+        # The event fails if a tenant can't pay for such a job. Then it is repeated without the job.
+        batch.engine.session.save_for_rollback()
     try:
         return _apply(batch, event, counted, completed_later, billed=billed)
     except InsufficientPointsError as error:
-        waiting = [name for name in error.reasons if name in batch.engine.open_jobs]
-        if not waiting:
+        unaffordable = [name for name in error.reasons if name in batch.engine.open_jobs]
+        if not unaffordable:  # the jobs arrive with the event
             raise
         reasons = error.reasons
     with batch.savepoint():  # if the event fails, the jobs are kept
-        for name in waiting:
+        for name in unaffordable:
             _abandon(batch, event, name, reasons[name])
         return apply_event(
             batch, event, counted=counted, billed=billed, completed_later=completed_later
@@ -76,6 +77,7 @@ def _abandon(batch: Batch, event: events.DriverEvent, name: str, reason: Mapping
     """Abandon an open job before an event whose price its tenant can't pay."""
     engine, view = batch.engine, batch.state.views[name]
     ran = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
+    # `SlotEnded` names the running slot, other events name the next slot.
     slot = engine.slot if isinstance(event, events.SlotEnded) else event.slot
     apply_event(batch, events.JobCancelled(slot, name))
     batch.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
@@ -108,7 +110,10 @@ def _apply(
 
 
 def weigh(batch: Batch, jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Return arriving jobs with the utilities that count; raise if one can't be compared."""
+    """Return arriving jobs with the utilities that count in decisions (`core.relative_values`).
+
+    Raise `ShadowpriceError` if a value can't be compared.
+    """
     state, engine = batch.state, batch.engine
     if state.values is None or state.open_values is None or not state.compares_values(jobs):
         return tuple(jobs)
@@ -138,6 +143,7 @@ def _record_consequences(
     subject = getattr(event, "job", None)
     if subject is not None:
         touched[subject if isinstance(subject, str) else subject.name] = None
+    # A slot can also change views without a decision: jobs are delayed, or the timespan has ended.
     if isinstance(event, events.SlotBegan):
         ended, names = ending.has_ended(batch.engine), batch.engine.open_jobs
         touched |= dict.fromkeys(
@@ -184,6 +190,7 @@ def _is_delayed(batch: Batch, name: str) -> bool:
 
 
 def _record_decision(batch: Batch, command: events.Decided, messages: dict[str, str]) -> None:
+    """Record a decision; add the policy's message about the job to ``messages``."""
     decision = command.decision
     name = decision.job
     view = batch.state.views.get(name)
@@ -273,7 +280,7 @@ def _record_command(batch: Batch, command: events.Start | events.Resize | events
         code = None if view is None else (view.reason or {}).get("code")
         is_start = isinstance(command, events.Start)
         if code == "displaced" or (code == "standby" and is_start):
-            batch.update_view(name, reason=None)  # it waited for this generation
+            batch.update_view(name, reason=None)  # the job no longer waits
         kind = "started" if is_start else "resized"
         batch.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
         start = None
@@ -301,12 +308,12 @@ def emit_finished(batch: Batch, view: JobView, slot: int, utility: float | None)
     kept = None if view.first_promise is None else slot <= view.first_promise
     data: dict[str, Any] = {"slot": slot, "utility": utility, "kept": kept}
     if not (batch.state.virtual or view.reports):
-        data["reported"] = False  # it may have done no work: only its exit was observed
+        data["reported"] = False  # only its exit was observed, so it may have done no work
     batch.emit("finished", view.key, **data)
 
 
 def _record_value(batch: Batch, command: events.Completed) -> None:
-    """Add a finished job to what its tenant's values are compared with."""
+    """Add a finished job to the sums with which its tenant's later values are compared."""
     values, job = batch.state.values, batch.engine.jobs[command.job].job
     if values is None or not is_relative(job):
         return
@@ -315,7 +322,7 @@ def _record_value(batch: Batch, command: events.Completed) -> None:
     if len(values.finished) > MAX_TENANTS:
         oldest = min(values.finished, key=lambda name: values.finished[name].slot)
         batch.undo.drop(values.finished, oldest)
-    batch.set_value(VALUES_KEY, values.record)  # once for all jobs that finished
+    batch.set_value(VALUES_KEY, values.record)  # as a function: serialized once per batch
 
 
 def _follow_record(batch: Batch, record: JobRecord, message: str) -> None:
@@ -341,10 +348,10 @@ def _follow_record(batch: Batch, record: JobRecord, message: str) -> None:
             moves: dict[str, Any] = {"promise": promise, "before": old, "first": first}
             batch.emit(kind, name, decision=True, **moves, reason=message)
     elif record.job.predicted and before.completion is None and changes["completion"] is not None:
-        _emit_admission(batch, name, None)  # planned now; its unknown length has no promise
-    waits = changes.get("reason")
-    if waits is not None and waits["code"] == ending.CODE and not _waits_for_end(before):
-        batch.emit("standby", name, message=f"waits: {waits['message']}")
+        _emit_admission(batch, name, None)  # it has a plan now, but predicted jobs get no promise
+    reason = changes.get("reason")
+    if reason is not None and reason["code"] == ending.CODE and not _waits_for_end(before):
+        batch.emit("standby", name, message=f"waits: {reason['message']}")
     batch.update_view(name, **changes)
 
 
@@ -373,7 +380,7 @@ def _waits_for_end(view: JobView) -> bool:
 
 @contextmanager
 def _as_policy_error(what: str) -> Iterator[None]:
-    """Raise unexpected errors of a block as `PolicyError`; they have no effect on the engine."""
+    """Raise unexpected errors of a block as `PolicyError`; the event was rolled back."""
     try:
         yield
     except ShadowpriceError:
