@@ -22,10 +22,10 @@ Key = tuple[int, int]
 class Work:
     """The next assignment of a worker.
 
-    ``token`` is for pushes and commits of the results. ``chunk`` is the step in synchronous
-    training. ``first`` and ``last`` are a half-open range of mini-batches of the chunk, or of parts
-    of the step. ``ahead`` is the chunk that the worker will probably get next, for prefetching; -1
-    for none.
+    Pushes and commits of the results carry ``token``. In synchronous training, ``chunk`` is the
+    step. ``first`` and ``last`` are a half-open range of mini-batches of the chunk, or of parts of
+    the step. ``ahead`` is the chunk that the worker will probably get next, for prefetching; -1 if
+    there is none.
     """
 
     token: int
@@ -47,7 +47,8 @@ class AsyncAssigner:
 
     Once all chunks of the current epoch are assigned, chunks of the next epoch follow. A chunk is
     never assigned to a second worker while the first still processes it. Within an epoch a worker
-    gets the nearest free chunk, by ``distance``, and of several the first in the epoch's order.
+    gets the nearest free chunk, by ``distance``; of equally near chunks, the first in the epoch's
+    order.
     """
 
     def __init__(
@@ -62,12 +63,13 @@ class AsyncAssigner:
         self._minibatches = tuple(minibatches)
         self._epochs = epochs
         self._order = order
-        self._leases: dict[int, tuple[int, int, int]] = {}
-        self._reserved: dict[int, tuple[int, int]] = {}
-        self._tokens = 0
+        self._leases: dict[int, tuple[int, int, int]] = {}  # worker, epoch and chunk, by token
+        self._reserved: dict[int, tuple[int, int]] = {}  # prefetched epoch and chunk, by worker
+        self._tokens = 0  # number of tokens so far, which is the newest token
         self.committed: int = 0
         """Mini-batches committed since the start of the job."""
-        self._opened = 0
+        self._opened = 0  # number of epochs that have been opened
+        # Committed mini-batches of each unfinished chunk, by epoch and chunk:
         self._remaining: dict[int, dict[int, int]] = {}
         if record is not None:
             self.committed = int(record["committed"])
@@ -118,7 +120,7 @@ class AsyncAssigner:
         return Work(self._tokens, epoch, chunk, done, self._minibatches[chunk], ahead_chunk)
 
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
-        """Commit a mini-batch; return the gradients to apply now, None if it is stale."""
+        """Commit a mini-batch; return the gradients to apply now, None if its token is stale."""
         lease = self._leases.get(token)
         if lease is None or lease[0] != worker:
             return None
@@ -148,7 +150,7 @@ class AsyncAssigner:
     def _choose(
         self, worker: int, reserved: tuple[int, int] | None = None, *, only_unreserved: bool = False
     ) -> tuple[int, int] | None:
-        """Return the chunk to assign next: ``reserved``, or the nearest of the oldest epoch.
+        """Return the chunk to assign next: ``reserved``, or the nearest chunk of the oldest epoch.
 
         Chunks that other workers have reserved come last, or not at all if ``only_unreserved``.
         """
@@ -177,20 +179,20 @@ class AsyncAssigner:
         return nearest
 
     def _unreserved(self, epoch: int, chunks: Sequence[int]) -> Iterator[int]:
-        """Return those of an epoch's chunks that no worker has reserved."""
+        """Yield the chunks of an epoch that no worker has reserved."""
         reserved = {
             chunk for reserved_epoch, chunk in self._reserved.values() if reserved_epoch == epoch
         }
         return (chunk for chunk in chunks if chunk not in reserved)
 
     def _free(self, epoch: int) -> list[int]:
-        """Return the unfinished chunks of an epoch that no worker has, in the epoch's order."""
+        """Return the unfinished, unassigned chunks of an epoch, in the epoch's order."""
         unfinished = self._remaining[epoch]
         busy = {assigned for _, _, assigned in self._leases.values()}
         return [chunk for chunk in self._order(epoch) if chunk in unfinished and chunk not in busy]
 
     def _unfinished(self) -> list[int]:
-        """Return the open epochs, without restored ones beyond the job's current number."""
+        """Return the open epochs; a restored job may have fewer epochs than before."""
         return sorted(epoch for epoch in self._remaining if epoch < self._epochs)
 
     def _open_next_epoch(self) -> bool:
@@ -215,10 +217,10 @@ class SyncAssigner:
         self._tokens = 0
         self.committed: int = int(record["committed"]) if record is not None else 0
         """Steps completed since the start of the job."""
-        self._free: list[tuple[int, int]] = []
-        self._leases: dict[int, tuple[int, tuple[int, int]]] = {}
-        self._committed_shares: dict[int, Key] = {}
-        self._open = False
+        self._free: list[tuple[int, int]] = []  # unassigned shares: ranges of parts
+        self._leases: dict[int, tuple[int, tuple[int, int]]] = {}  # worker and share, by token
+        self._committed_shares: dict[int, Key] = {}  # by first part
+        self._is_open = False  # whether the current step is divided into shares
 
     @property
     def epoch(self) -> int:
@@ -237,10 +239,10 @@ class SyncAssigner:
     def assign(self, worker: int, workers: int) -> Work | None:
         """Assign parts of the current step to a worker, if any remain."""
         self._expire_leases(worker)
-        if not self._open and not self.finished:
+        if not self._is_open and not self.finished:
             parts = len(self._order.split_step(self.committed))
             self._free = list(_even_ranges(parts, max(1, min(workers, parts))))
-            self._open = True
+            self._is_open = True
         if not self._free:
             return None
         self._tokens += 1
@@ -249,7 +251,7 @@ class SyncAssigner:
         return Work(self._tokens, self.epoch, self.committed, first, last)
 
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
-        """Commit a share; return the gradients once it is the last, None if it is stale."""
+        """Commit a share; return the gradients with the last share, None if its token is stale."""
         lease = self._leases.get(token)
         if lease is None or lease[0] != worker or index != lease[1][0]:
             return None
@@ -259,7 +261,7 @@ class SyncAssigner:
             return ()
         keys = tuple(self._committed_shares[first] for first in sorted(self._committed_shares))
         self._committed_shares.clear()
-        self._open = False
+        self._is_open = False
         self.committed += 1
         return keys
 
