@@ -302,7 +302,7 @@ class PairLink:
     def _receive_payload(self, kind: MessageKind, size: int, route: int, into: Any) -> Any:
         target = None if into is None else into.view(torch.uint8)
         if target is not None and target.numel() != size:
-            raise PeerLostError(f"{size} bytes came where {target.numel()} are expected")
+            raise PeerLostError(f"expected {target.numel()} bytes, got {size}")
         if route == _SHARED and self.memory is not None:
             shared = self.memory.incoming[:size]
             if target is None:

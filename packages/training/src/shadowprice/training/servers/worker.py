@@ -294,5 +294,5 @@ class Worker:
     def _receive(self, link: Link, kind: MessageKind, into: Any = None) -> Message:
         response = link.receive(into)
         if response.kind is not kind:
-            raise PeerLostError(f"a server said {response.kind.name} for {kind.name}")
+            raise PeerLostError(f"expected {kind.name} from a server, got {response.kind.name}")
         return response
