@@ -246,10 +246,7 @@ class Engine:
     def _apply_tentatively(
         self, event: events.DriverEvent, script: Sequence[Consultation] | None
     ) -> StagedEvent:
-        """Apply an event so that it can still be rolled back.
-
-        The policy decides, unless ``script`` has recorded decisions.
-        """
+        """Apply an event, but keep its undo log; ``script`` replaces the policy's decisions."""
         state, session = self.state, self.session
         if state.undo:
             raise EventError("another event is staged; commit it or roll it back first")
@@ -277,8 +274,7 @@ class Engine:
             self.state.enclosing_undo.assign(self, "last", entry)
         else:
             self.last = entry
-        # The policy comes first, because a rollback runs in reverse: it restores the state first,
-        # and the restored policy refers to the jobs of that state.
+        # The policy first: a rollback runs in reverse, and a restored policy needs the old state.
         self.session.commit_event()
         self.state.commit_event()
 

@@ -1,7 +1,4 @@
-"""Conversion of clusters, events and decisions to values of JSON and back.
-
-Servers are stored by name, because their rows change when servers are added or removed.
-"""
+"""Conversion of clusters, events and decisions to values of JSON and back; servers by name."""
 
 from __future__ import annotations
 

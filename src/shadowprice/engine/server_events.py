@@ -200,7 +200,6 @@ def _close_server(
 
 
 def _save_capacity(state: EngineState, row: int) -> None:
-    """Save a server's capacity for rollback."""
     ledger = state.ledger
     saved = ledger.capacity[row].copy(), ledger.limits[row].copy()
     state.undo.push(ledger.set_capacity, row, *saved)
@@ -270,14 +269,12 @@ def _replace_cluster(
 def _query_displaced(
     state: EngineState, session: PolicySession, displaced: Sequence[str], row: int | None
 ) -> list[Command]:
-    """Query the policy about displaced jobs that are still open."""
     names = tuple(name for name in displaced if name in state.open_jobs)
     state.displace(names)  # again, because a query about the servers may have placed some of them
     return session.query(JobsDisplaced(state.slot, names, row)) if names else []
 
 
 def _renumber_servers(state: EngineState, change: Change) -> None:
-    """Replace all row numbers of servers by the new ones."""
     undo, rows, ledger = state.undo, change.rows, state.ledger
     undo.push(ledger.replace_contents, copy(ledger))
     for kind in SERVER_SETS:

@@ -166,7 +166,6 @@ class StateDigest:
 
 
 def _job_text(record: JobRecord, names: Sequence[str]) -> str:
-    """Return a job's state as a JSON list."""
     refusal = None if record.refusal is None else record.refusal.record()
     plan = _sorted_rows(record.plan, names) if record.status.open else None
     placement = _sorted_entries(record.placement, names)

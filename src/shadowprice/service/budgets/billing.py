@@ -43,10 +43,7 @@ REFUSAL_CODE: Final = "budget"  # code of refusals because the tenant can't pay
 
 
 class InsufficientPointsError(ShadowpriceError):
-    """Tenants can't pay for the decisions on an event; ``reasons`` are by job.
-
-    The event has no effect.
-    """
+    """Tenants can't pay for an event, which has no effect then; ``reasons`` are by job."""
 
     code = REFUSAL_CODE
 
@@ -363,7 +360,6 @@ class Billing:
                 self._end_overrun(view)
 
     def _pay_overrun(self, view: JobView, slot: int, price: int) -> None:
-        """Debit the price of a slot beyond the stated work of a job."""
         unused, lacking = self._paid(view, slot, price)
         changes: dict[str, Any] = {"slot_price": price, "unused": unused}
         if lacking:
@@ -505,10 +501,7 @@ class Billing:
         return usage.SlotUsage(engine.slot_running, jobs)
 
     def _job_usage(self, view: JobView, slot: int) -> usage.JobUsage:
-        """Return a job's use of the running slot.
-
-        A slot beyond the stated work only counts if a process ran in it.
-        """
+        """Return a job's use of a slot; beyond the stated work, it only counts if a process ran."""
         batch = self._batch
         record, placement = batch.engine.jobs[view.key], batch.engine.running[view.key]
         covered, is_overrun, processes = 0, False, 0

@@ -94,14 +94,12 @@ class DurableState:
         self.restarts.remove(key)
 
     def compares_values(self, jobs: Iterable[Job]) -> bool:
-        """Return whether values of arriving jobs only count relative to their tenant's jobs.
-
-        In the mode `AUTO`, this is so once a tenant exists besides the operator.
-        """
+        """Return whether values of arriving jobs only count relative to their tenant's jobs."""
         if self.values is None or self.open_values is None:
             return False
         if self.values_mode != AUTO:
             return True
+        # In this mode, they do so once a tenant exists besides the operator.
         self.open_values.add_arriving(jobs, self.engine.cluster)
         tenants = {
             *self.token_tenants,
@@ -176,12 +174,10 @@ class ClusterState:
         return self.ends_at is not None and now >= self.ends_at
 
     def next_slot_at(self, now: int) -> int:
-        """Return the first slot that can still be decided at a moment in ns since 1970.
-
-        Without jobs no slot begins, so ``next_slot`` is outdated after a while.
-        """
+        """Return the first slot that can still be decided at a moment in ns since 1970."""
         if self.slot_running is not None:
             return self.next_slot
+        # Without jobs no slot begins, so the field is outdated after a while.
         return max(self.next_slot, self.calendar.slot_at(now) + 1)
 
     def timespan(self, now: int) -> Timespan:

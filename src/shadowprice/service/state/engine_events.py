@@ -31,7 +31,7 @@ from shadowprice.service.state.job_views import (
 from shadowprice.service.state.stated_work import begin_generation
 
 VALUES_KEY: Final = "values"  # key of the store for the values of finished jobs by tenant
-_LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})  # not outdated by decisions
+_LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})  # that stay true after decisions
 
 
 def apply_event(
@@ -76,12 +76,13 @@ def apply_event(
 def _abandon(batch: Batch, event: events.DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
     """Abandon an open job before an event whose price its tenant can't pay."""
     engine, view = batch.engine, batch.state.views[name]
-    ran = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
+    was_admitted = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
     # `SlotEnded` names the running slot, other events name the next slot.
     slot = engine.slot if isinstance(event, events.SlotEnded) else event.slot
     apply_event(batch, events.JobCancelled(slot, name))
-    batch.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
-    batch.update_view(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
+    kind, state = ("given-up", State.FAILED) if was_admitted else ("refused", State.REFUSED)
+    batch.emit(kind, name, decision=True, reason=dict(reason))
+    batch.update_view(name, state=state, reason=reason)
 
 
 def _apply(
@@ -95,14 +96,14 @@ def _apply(
     engine, billing = batch.engine, Billing(batch)
     started = time.perf_counter()
     # Before the event, which may end the jobs that it bills.
-    occupied = billing.slot_usage(event) if billed else SlotUsage(0, {})
+    slot_usage = billing.slot_usage(event) if billed else SlotUsage(0, {})
     with _as_policy_error(event.tag), engine.staged(event) as staged:
         # Within the block, so that an error rolls the event back.
         overruns = billing.check_affordable(event, staged.commands, completed_later)
         line = entry_line(staged.entry, engine.cluster.names)
     batch.state.observe_event_seconds(time.perf_counter() - started)
     batch.append_journal(staged.entry.sequence, line)
-    billing.record_usage(occupied)
+    billing.record_usage(slot_usage)
     if isinstance(event, events.SlotBegan):
         billing.pay_overruns(event.slot, overruns)
     _record_consequences(batch, event, staged.commands, counted)
@@ -181,7 +182,7 @@ def _record_consequences(
 
 
 def _is_delayed(batch: Batch, name: str) -> bool:
-    """Return whether a job can't complete any more when its view expects it to."""
+    """Return whether a job that doesn't run can't complete any more in its expected slot."""
     view = batch.state.views.get(name)
     if view is None or view.expected is None or name in batch.engine.running:
         return False
@@ -251,7 +252,7 @@ def _record_price(batch: Batch, view: JobView, decision: events.Commit | events.
 
 
 def _lasting_reason(batch: Batch, view: JobView) -> Mapping[str, Any] | None:
-    """Return the reason of a view if decisions don't outdate it while the job runs."""
+    """Return the reason of a view if it stays true after decisions, while the job runs."""
     is_lasting = view.reason is not None and view.reason.get("code") in _LASTING_REASONS
     return view.reason if is_lasting and view.key in batch.engine.running else None
 
@@ -356,7 +357,7 @@ def _follow_record(batch: Batch, record: JobRecord, message: str) -> None:
 
 
 def _with_margin(batch: Batch, record: JobRecord, view: JobView) -> JobView:
-    """Add the promise margin to the view of a job that is about to get a promise."""
+    """Add the promise margin to the view of a job that gets its first promise now."""
     planned, job = promised_slot(record), record.job
     if planned is None or job.predicted:
         return view
@@ -380,7 +381,7 @@ def _waits_for_end(view: JobView) -> bool:
 
 @contextmanager
 def _as_policy_error(what: str) -> Iterator[None]:
-    """Raise unexpected errors of a block as `PolicyError`; the event was rolled back."""
+    """Raise unexpected errors of a block as `PolicyError`; its event was rolled back."""
     try:
         yield
     except ShadowpriceError:

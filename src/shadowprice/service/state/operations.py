@@ -468,8 +468,7 @@ def _with_counted_utility(
     return count_with(after, share)
 
 
-class _DryRunError(Exception):
-    """Raised to roll back a dry run; holds the revised job."""
+class _DryRunError(Exception):  # rolls a dry run back, and holds its result
 
     def __init__(self, view: JobView) -> None:
         super().__init__(view.name)

@@ -315,11 +315,9 @@ class _PastPolicy:
         raise PolicyError("a restored policy was asked to decide")
 
     def resume(self, view: View) -> None:
-        """Do nothing: another policy takes over."""
-        del view
+        pass  # another policy takes over
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return no parameters."""
         return {}
 
 

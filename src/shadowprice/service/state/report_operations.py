@@ -108,7 +108,7 @@ class RecordReports:
     reports: Sequence[DurableReport]
 
     def perform(self, batch: Batch) -> tuple[DurableReport, ...]:
-        """Apply the reports; return those to retry, which failed or follow a failed one."""
+        """Apply the reports; return reports to retry: failed ones, and later ones on their jobs."""
         remaining: list[DurableReport] = []
         waiting: set[str] = set()
         for report in self.reports:
@@ -141,7 +141,10 @@ def _apply(batch: Batch, report: DurableReport) -> None:
 
 
 def _apply_end(batch: Batch, report: StartRefused | Ended, *, exited_early: bool = False) -> None:
-    """Complete, fail or continue the job of a generation that ended or was refused."""
+    """Complete, fail or continue the job of a generation that ended or was refused.
+
+    ``exited_early`` marks an exit 0 that `_judge_exit` doesn't count as the job's completion.
+    """
     engine, name, generation = batch.engine, report.job, report.generation
     record = engine.open_jobs.get(name)
     is_newest = record is not None and record.generation == generation and name in engine.running
@@ -243,8 +246,8 @@ def _emit_misreport(batch: Batch, report: InvalidProgress) -> None:
         for event in (*map(json.loads, stored), *fresh)
         if event["generation"] == generation
     }
-    limited = len(same_kind(report.reason, reasons)) >= MAX_REPORTED_ERRORS
-    if report.reason not in reasons and not limited:
+    is_limited = len(same_kind(report.reason, reasons)) >= MAX_REPORTED_ERRORS
+    if report.reason not in reasons and not is_limited:
         batch.emit("misreported", name, generation=generation, reason=report.reason)
 
 
@@ -453,10 +456,7 @@ def _with_tail(report: Ended) -> str:
 
 @operation
 def emit_orphans(batch: Batch, held: Sequence[GenerationStatus]) -> None:
-    """Report orphaned generations: they run without a command in this store, and are stopped.
-
-    Their progress is ignored.
-    """
+    """Report orphaned generations: they run without a command in this store, and are stopped."""
     for generation in held:
         servers = [share.server for share in generation.placement]
         reason = f"it runs on {', '.join(servers)}, but this service never started it: stopping it"
@@ -466,10 +466,7 @@ def emit_orphans(batch: Batch, held: Sequence[GenerationStatus]) -> None:
 
 @operation
 def record_obstacles(batch: Batch, obstacles: Sequence[Obstacle]) -> None:
-    """Report generations that the executor can't start or end now.
-
-    Their jobs may be closed already.
-    """
+    """Report generations that the executor can't start or end now, also of closed jobs."""
     for obstacle in obstacles:
         owner, servers = _event_owner(batch, obstacle.job), list(obstacle.servers)
         data: dict[str, Any] = {"generation": obstacle.generation, "servers": servers}
@@ -532,15 +529,16 @@ class RecordProgress:
             maximum = record.job.work * MICRO - 1
             micro = min(report.progress, maximum)
             # A first report of 0 counts: from now on progress is measured, not derived from time.
-            first = not batch.state.views[name].reports
-            if first:
+            is_first = not batch.state.views[name].reports
+            if is_first:
                 batch.update_view(name, reports=True)
-            if micro > record.measured or first:
+            if micro > record.measured or is_first:
                 progress[name] = (report.generation, micro)
             elif micro < record.measured:
                 behind.append(name)
-            newest_generation, _, _ = batch.state.furthest.get(name, (0, 0, 0.0))
-            if first_report.progress < record.measured and newest_generation < report.generation:
+            reported_generation, _, _ = batch.state.furthest.get(name, (0, 0, 0.0))
+            is_new_generation = reported_generation < report.generation
+            if first_report.progress < record.measured and is_new_generation:
                 repeating[name] = first_report
         for name, report in repeating.items():
             _record_repetition(batch, name, report)
@@ -592,7 +590,6 @@ class RecordProgress:
             )
 
     def _reports_of_running(self, batch: Batch) -> Iterator[tuple[JobRecord, Progressed]]:
-        """Yield the newest report of each running generation, with its job."""
         engine = batch.engine
         for name, report in self.newest.items():
             record = engine.open_jobs.get(name)
@@ -716,9 +713,9 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
 def _stop_seconds(batch: Batch, job: str, generation: int) -> float:
     """Return the seconds from a generation's stop command to its end; 0 if it wasn't stopped."""
     commands, generations = tables.commands, tables.generations
-    same_job = generations.c.job == commands.c.job
-    same = same_job & (generations.c.generation == commands.c.generation)
-    query = select(commands.c.at, generations.c.ended).join(generations, same)
+    is_same = generations.c.job == commands.c.job
+    is_same &= generations.c.generation == commands.c.generation
+    query = select(commands.c.at, generations.c.ended).join(generations, is_same)
     row = batch.connection.execute(query.where(_stops(job, generation))).first()
     if row is None or row.ended is None:
         return 0.0

@@ -46,8 +46,6 @@ class SpeedCorrection:
 
 @dataclass(slots=True)
 class _Measurements:
-    """Measurements of one job."""
-
     base: Job  # the job as submitted, or as last revised by its owner
     corrected: Job  # the job as last passed to the engine
     ratios: dict[int, float] = field(default_factory=dict)

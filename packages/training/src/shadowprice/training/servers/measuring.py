@@ -15,10 +15,7 @@ MIN_WEIGHT: Final = 0.05  # minimum weight of the newest value in a running mean
 
 
 class RunningMean:
-    """The mean of the first values, exponentially weighted by `MIN_WEIGHT` from the 20th on.
-
-    It starts again after a value that isn't finite.
-    """
+    """A mean, exponentially weighted from the 20th value on; restarts after infinity or NaN."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -33,10 +30,7 @@ class RunningMean:
 
 
 class TrafficMeter:
-    """Bytes moved by a server, and the seconds in which at least one transfer was active.
-
-    Each transfer enters the meter as a context.
-    """
+    """Bytes moved, and the seconds with at least one active transfer, a context of the meter."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,17 +72,14 @@ class TrafficMeter:
 
 @dataclass(slots=True)
 class LeaderMetrics:
-    """Measurements of the leading server, in seconds, bytes, and bit/s while data moves.
-
-    Symbols are those of OASiS, and of Astraea for ``update_time``.
-    """
+    """Measurements of the leading server, in seconds, bytes, and bit/s while data moves."""
 
     gradient_bytes: int = 0
-    minibatch_time: RunningMean = field(default_factory=RunningMean)  # tau: without exchange
+    minibatch_time: RunningMean = field(default_factory=RunningMean)  # OASiS's tau: no exchange
     exchange_time: RunningMean = field(default_factory=RunningMean)  # push and pull
-    update_time: RunningMean = field(default_factory=RunningMean)  # G
-    worker_bandwidth: RunningMean = field(default_factory=RunningMean)  # b
-    ps_bandwidth: float = 0.0  # B, as far as workers used the bandwidth
+    update_time: RunningMean = field(default_factory=RunningMean)  # Astraea's G
+    worker_bandwidth: RunningMean = field(default_factory=RunningMean)  # OASiS's b
+    ps_bandwidth: float = 0.0  # OASiS's B, as far as workers used the bandwidth
     staleness: RunningMean = field(default_factory=RunningMean)  # mini-batches from pull to push
     max_staleness: int = 0
     loss: RunningMean = field(default_factory=RunningMean)

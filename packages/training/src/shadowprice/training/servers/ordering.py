@@ -44,12 +44,14 @@ class ChunkOrder:
             yield chunk, self.within(epoch, chunk)[indices]
 
     def _chunks(self, epoch: int) -> tuple[int, ...]:
-        seed = np.random.SeedSequence((self._seed, _CHUNKS_STREAM, epoch))
-        generator = np.random.default_rng(seed)
+        generator = _generator(self._seed, _CHUNKS_STREAM, epoch)
         return tuple(int(chunk) for chunk in generator.permutation(len(self._samples)))
 
     def _within(self, epoch: int, chunk: int) -> Indices:
-        seed = np.random.SeedSequence((self._seed, _SAMPLES_STREAM, epoch, chunk))
-        generator = np.random.default_rng(seed)
+        generator = _generator(self._seed, _SAMPLES_STREAM, epoch, chunk)
         order: Indices = generator.permutation(self._samples[chunk])
         return order
+
+
+def _generator(*key: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(key))

@@ -293,8 +293,7 @@ def _link_name(worker: int, server: int) -> str:
 def _store(generation: Generation, settings: Settings) -> Any:
     """Return the store for the rendezvous, which is needed until all processes have connected.
 
-    On one machine, the leading server hosts the store. Otherwise worker 0 hosts it, because all
-    processes have the address of worker 0.
+    On one machine, the leading server hosts it; otherwise worker 0, whose address all have.
     """
     address, _, port = generation.address.rpartition(":")
     job = generation.job

@@ -24,10 +24,7 @@ def build_seeded_model(recipe: Recipe) -> Any:
 
 
 def trainable_parameters(model: Any) -> list[tuple[str, Any]]:
-    """Return the names and values of the trainable parameters.
-
-    Raise `TrainingError` unless they have one floating-point type.
-    """
+    """Return the trainable parameters; raise `TrainingError` unless they have one float type."""
     parameters = [
         (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
     ]
@@ -62,17 +59,14 @@ def flattened_buffers(model: Any) -> Any:
 
 
 def set_buffers(model: Any, values: Any) -> None:
-    """Set a model's buffers from flat float64 values.
-
-    A buffer's element that already equals its value in float64 is kept, because a large integer
-    would lose digits.
-    """
+    """Set a model's buffers from flat float64 values."""
     start = 0
     for buffer in real_buffers(model):
         part = values[start : start + buffer.numel()].view(buffer.shape).to(buffer.device)
         start += buffer.numel()
         with torch.no_grad():
             rounded = part if buffer.is_floating_point() else part.round()
+            # Elements that are equal in float64 stay: large integers would lose digits.
             buffer.copy_(
                 torch.where(buffer.to(torch.float64) == part, buffer, rounded.to(buffer.dtype))
             )

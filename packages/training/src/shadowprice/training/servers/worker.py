@@ -220,10 +220,7 @@ class Worker:
     # ------------------------------------------------------------------ minimum time per mini-batch
 
     def _set_pace(self) -> None:
-        """Start a mini-batch's minimum time at the end of the previous one.
-
-        So the minimum time includes the push and the pull in between, unless these took longer.
-        """
+        """Start a mini-batch's minimum time when the last one's ends, so it includes the push."""
         pace, now = self._settings.pace, time.monotonic()
         start = self._due if 0.0 <= now - self._due < pace else now
         self._due = start + pace
