@@ -65,7 +65,7 @@ def stop(state: EngineState, slot: int, name: str, placement: Placement, *, fini
 
 
 def _add_run(record: JobRecord, slot: int, placement: Placement) -> None:
-    """Add the slots that a generation ran until a command ended it to those of earlier ones."""
+    """Add the slots of a generation that a command ends to the sums of earlier generations."""
     # -1: the generation ended by itself, and `end_run` has reset the sums.
     if record.job.bag is None and record.resumed_at >= 0:
         slots = record.slots_run(slot)

@@ -113,7 +113,7 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
         is_allowed = replanning.plan_is_allowed(record, old_job, state.slot)
     else:
         is_allowed = replanning.placement_is_allowed(record, old_job)
-    if not is_allowed:  # before the query, so that the policy sees what is really reserved
+    if not is_allowed:  # before the query, so that the policy sees the real reservations
         state.displace([name])
         commands.append(Displaced(state.slot, name, "it was revised"))
     session.resync_in_event()

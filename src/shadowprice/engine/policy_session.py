@@ -214,7 +214,7 @@ class PolicySession:
         self.view = EngineView(state)
         self.consultations: list[Consultation] = []  # of the event that is being handled
         self._state = state
-        self._script: Iterator[Consultation] | None = None
+        self._script: Iterator[Consultation] | None = None  # recorded decisions, during replay
         self.is_following = False
         """If true, replay also queries the policy, so that it learns again from the events.
 
@@ -308,7 +308,7 @@ class PolicySession:
         self.is_following, self._is_stale = False, True
 
     def resync_in_event(self) -> None:
-        """Resync the policy within an event that changes what its plans assume."""
+        """Resync the policy within an event that changes a job, the servers or the timespan."""
         if self._script is not None and self.is_following:
             try:
                 self._resume()

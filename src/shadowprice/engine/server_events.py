@@ -54,7 +54,7 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
         if state is not None and state.cost is not None:
             costs[row] = state.cost
         if state is None:
-            assert old_row is not None
+            assert old_row is not None  # new servers have a state
             capacity[row] = cluster.capacity[old_row]
             roles.append(cluster.roles[old_row])
             continue

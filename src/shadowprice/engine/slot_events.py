@@ -58,7 +58,7 @@ def begin_slot(state: EngineState, session: PolicySession, event: SlotBegan) -> 
             state.moved[name] = None
     elif slot in state.agenda:
         planned = undo.drop(state.agenda, slot)
-    # First the jobs whose placement changed, and those that ran by a plan which pauses or ended.
+    # First the jobs whose placement changed, and jobs whose plan pauses or has ended.
     for name in (*state.moved, *(name for name in state.planned if name not in planned)):
         placement = planned.get(name, state.unplanned_placement(name))
         _apply_placement(state, slot, name, placement, commands)

@@ -52,7 +52,7 @@ class Undo:
     def __init__(self) -> None:
         self._steps: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._orders: dict[int, tuple[dict[str, Any], Callable[[str], Any]]] = {}
-        self._kept: set[int] = set()
+        self._kept: set[int] = set()  # ids of the mappings that `keep` has copied
 
     def __bool__(self) -> bool:
         return bool(self._steps)

@@ -108,7 +108,7 @@ def pay_slot(unused: UnusedSlots, slot: int, processes: int, price: int) -> tupl
         taken = min(price, points)
         price -= taken
         if taken < points:
-            # The entry of the slot itself is the new one.
+            # The slot has a new entry, so the rest of its former entry belongs to no slot.
             kept = ANY_SLOT if planned_slot == slot else planned_slot
             remaining.append((kept, planned, points - taken))
     return tuple(sorted(remaining)), price

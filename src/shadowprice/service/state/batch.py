@@ -54,8 +54,8 @@ class Batch:
         self._content_hashes: dict[str, str] = {}  # hashes of revised jobs, by key
         self._ended: dict[tuple[str, int], dict[str, Any]] = {}  # by job and generation
         self._entries: list[AccountEntry] = []
-        self._changed_accounts: dict[str, None] = {}
-        self._values: dict[str, str | Callable[[], str]] = {}
+        self._changed_accounts: dict[str, None] = {}  # by tenant
+        self._values: dict[str, str | Callable[[], str]] = {}  # of the key-value table
         self._statements: list[tuple[Any, Sequence[Mapping[str, Any]] | None]] = []
         self._has_purged_jobs: bool | None = None  # None until it is looked up
         self.undo = Undo()

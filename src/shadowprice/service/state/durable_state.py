@@ -155,7 +155,7 @@ class ClusterState:
     backlog: int  # number of accepted jobs that wait for a decision
     until: int | None = None  # first slot in which nothing may run
     until_at: int | None = None  # end of the timespan as it was set, in ns since 1970
-    start_ups: StartUps = field(default_factory=StartUps)  # newest ones
+    start_ups: StartUps = field(default_factory=StartUps)  # the newest start-ups
     withheld: Withheld = field(default_factory=dict)
 
     @property

@@ -40,7 +40,7 @@ _COUNT: Final = re.compile(r"(?<![\w.+-])(\d{1,12}(?:\.\d{1,12})?) slots?\b(?! \
 _COUNT_WITHOUT_NOUN: Final = re.compile(
     r"\b(?:(after |the longest round has )(\d{1,12})(?=$|[;,)])|(\d{1,12})( are left\b))"
 )
-# Prepositions of slots, and those of the moments that replace them:
+# Prepositions of slots, and the prepositions of moments that replace them:
 _START_PREPOSITIONS: Final = {"begins in": "begins at", "decided in": "decided at"}
 _END_PREPOSITIONS: Final = {"in": "by"}
 
@@ -149,7 +149,7 @@ def _without_others(engine: Engine, job: Job, text: str) -> str:
 
 
 def has_ended(engine: Engine) -> bool:
-    """Return whether nothing may run in the running slot, or else in the coming one."""
+    """Return whether nothing may run in the running slot, or between slots, in the next one."""
     running = engine.slot_running
     current = engine.slot if running is None else running
     return engine.until is not None and current >= engine.until

@@ -65,10 +65,10 @@ _OF_STATUS: Final[Mapping[Status, State]] = {
 class JobView:
     """A job after an event. Moments are nanoseconds since 1970, prices millionths of a point.
 
-    An open job has three slots in which it may complete. ``completion`` is that of its committed
-    plan; a policy that commits no plans (`rolling`) promises a slot instead. ``promise`` is the
-    service's promise: that slot and a margin (`state.margins`). ``expected`` is the present
-    forecast, which moves with the job's progress (`expected_slot`).
+    An open job has three slots of completion. ``completion`` is the last slot of its committed
+    plan, or the slot that the policy promises if it commits no plans (`rolling`). ``promise`` is
+    the service's promise: ``completion`` and a margin (`state.margins`). ``expected`` is the
+    present forecast, which moves with the job's progress (`expected_slot`).
     """
 
     id: int  # number in the order of submission
@@ -84,7 +84,7 @@ class JobView:
     promise_at: int | None = None  # end of that slot
     margin: int = 0  # slots from the policy's plan or promise to ``promise`` (`state.margins`)
     margin_jobs: int = 0  # finished jobs that the margin was learnt from
-    completion: int | None = None  # slot; while the job is open, that of the policy (see above)
+    completion: int | None = None  # slot; for an open job, planned or promised by the policy
     completion_at: int | None = None  # end of that slot, or when the job really ended
     expected: int | None = None  # slot in which the open job is expected to complete
     expected_at: int | None = None  # end of that slot
@@ -116,7 +116,7 @@ class JobView:
     reports: bool = False  # whether it ever reported progress, even of 0
     # Only counted if its tenant has an account:
     covered: int = 0  # stated work covered by slots (`stated_work`), in millionths of a mini-batch
-    covered_before: int = 0  # the same when its newest generation began
+    covered_before: int = 0  # ``covered`` when its newest generation began
     blamed: int = 0  # newest generation that failed by itself, or in which the owner revised it
     price: int | None = None  # all debits; 0 if its tenant has no account, None until it is priced
     paid_at: int | None = None  # moment of the last debit: for the admission, or a slot of overrun
@@ -316,7 +316,7 @@ def view_changes(
     if record.refusal is not None:
         changes["reason"] = refusal_reason(engine, calendar, job, record.refusal)
     elif state is State.FINISHED:
-        changes["reason"] = None  # such as a former reason to wait
+        changes["reason"] = None  # a former reason to wait is outdated
     elif has_ended(engine) and record.status is not Status.ARRIVED and placement is None:
         changes["reason"] = reason_to_wait(engine, calendar)
     elif (

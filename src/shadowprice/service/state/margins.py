@@ -5,8 +5,8 @@ other jobs. So the service promises a completion later than the planned completi
 margin is this difference divided by the time from a job's arrival to its planned completion.
 
 The goal is that 95 % of the promises are kept. The relative margin is the 97 % quantile of earlier
-relative delays, corrected for their number: of n delays, the one of rank ceil(0.97 (n + 1)). If
-jobs behave like those before them, at least 97 % of the promises are kept. This is conformal
+relative delays, corrected for their number: of n delays, the delay of rank ceil(0.97 (n + 1)). If
+jobs behave like earlier jobs, at least 97 % of the promises are kept. This is conformal
 prediction (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005, chapter 2).
 
 Delays come in bursts. So open jobs count as soon as their plans slip, and the level of the quantile

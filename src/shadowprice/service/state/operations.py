@@ -139,7 +139,7 @@ class SubmitJobs:
     def _record_new(
         self, batch: Batch, known: KnownJobs
     ) -> tuple[list[tuple[str, ProblemError | None]], dict[str, Submission]]:
-        """Record the new jobs, also in ``known``; return the answers and the new ones by key."""
+        """Record new jobs, also in ``known``; return the answers, and the new jobs by key."""
         state = batch.state
         answers: list[tuple[str, ProblemError | None]] = []
         fresh: dict[str, Submission] = {}
@@ -469,7 +469,6 @@ def _with_counted_utility(
 
 
 class _DryRunError(Exception):  # rolls a dry run back, and holds its result
-
     def __init__(self, view: JobView) -> None:
         super().__init__(view.name)
         self.view = view
@@ -485,7 +484,7 @@ class QuoteResult:
 
     quote: Quote
     refusal: Mapping[str, Any] | None = None  # the policy's reason if the job would be refused
-    message: str = ""  # such as what the job would wait for
+    message: str = ""  # the policy's remark, such as the resource that the job would wait for
     price: int | None = None  # in millionths of a point; None if the policy gave none
     held: int | None = None  # the tenant's balance, in the unit of ``price``; None without a budget
     reason: Mapping[str, Any] | None = None  # why the service would refuse what the policy admits
@@ -599,7 +598,7 @@ class StartPrediction:
 
     by: int  # in nanoseconds since 1970, rounded up to a second
     probability: float
-    jobs: int  # similar jobs that waited longer than this one has
+    jobs: int  # number of similar jobs that waited longer than this job has waited
 
 
 @operation
@@ -690,7 +689,7 @@ def change_server(
     role: Role | None = None,
     cost: float | None = None,
 ) -> None:
-    """Change a server; what is None stays as it is when the operation runs.
+    """Change a server; None keeps the value that it has when the operation runs.
 
     Raise `ProblemError` if the server is unknown.
     """

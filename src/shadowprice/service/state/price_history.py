@@ -95,7 +95,7 @@ def history(
 
 
 def purge_prices(store: Store, now: int, before: int) -> None:
-    """Purge samples from before a moment, and those that are too old for their grain."""
+    """Purge samples from before a moment, and samples that are too old for their grain."""
     table = tables.prices
     old = (
         (table.c.at < before)

@@ -304,7 +304,7 @@ def put_policy(store: Store, connection: Connection, choice: PolicyChoice, polic
 
 
 class _PastPolicy:
-    """Placeholder for the policy that decided before another one: it never decides."""
+    """Placeholder for the policy that made the recorded decisions, if another one is used now."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities

@@ -331,7 +331,7 @@ def _apply_failure(batch: Batch, record: JobRecord, report: Ended) -> None:
 
 
 def _date_end(batch: Batch, report: Ended) -> None:
-    """Date the end of a job by that of its processes, which may have been reported late."""
+    """Date a job's end by the end of its processes, which may have been reported late."""
     view = batch.state.views.get(report.job)
     if view is None or view.closed is None:
         return
@@ -378,7 +378,7 @@ def _complete_abandoned(batch: Batch, report: Ended) -> None:
 
 
 def _utility_at(batch: Batch, view: JobView, slot: int) -> float | None:
-    """Return the utility of a closed job in a slot; the decided one if it can't be resolved."""
+    """Return a closed job's utility of completion in a slot, or the recorded one if unknown."""
     query = select(tables.jobs.c.spec).where(tables.jobs.c.key == view.key)
     spec = JobSpec.model_validate(json.loads(batch.connection.execute(query).scalar_one()))
     length = view.first_length if view.predicted is None else view.predicted.length

@@ -72,7 +72,7 @@ def find_scarcest(
 ) -> ScarceResource | None:
     """Return the scarcest resource for a job at its minimum size; None if it needs nothing.
 
-    Kinds of servers that could host one of the job's processes if empty precede other kinds. With
+    Kinds of servers that can host a process of the job when empty precede other kinds. With
     ``empty``, return what the empty cluster lacks; None if it has room for all processes. With
     ``maximum``, the job has its maximum size.
     """

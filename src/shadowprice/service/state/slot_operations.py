@@ -124,7 +124,7 @@ class AdvanceSlots:
             apply_event(batch, SlotBegan(slot), completed_later=completed_later)
 
     def _end_slot(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
-        """End a slot with the progress of its jobs, then replan with what was measured."""
+        """End a slot with the progress of its jobs; replan with measured speeds and costs."""
         engine = batch.engine
         progress: dict[str, int] = {}
         longer: dict[str, tuple[Job, LengthPrediction]] = {}

@@ -55,7 +55,7 @@ class StartUps:
         return next((item for item in self.newest if (item.job, item.generation) == key), None)
 
     def with_start_up(self, start_up: StartUp, slot_seconds: float) -> StartUps:
-        """Return the start-ups with a new one, or a longer one of a known generation."""
+        """Return the start-ups with a new one, which replaces an earlier one of its generation."""
         previous = self.find(start_up.job, start_up.generation)
         others = [item for item in self.newest if item is not previous]
         after = StartUps((*others, start_up)[-NEWEST:])

@@ -252,7 +252,7 @@ def generations(connection: Connection, key: str, limit: int = PAGE) -> list[Gen
 def command_times(
     connection: Connection, generations: Sequence[tuple[str, int]]
 ) -> Mapping[tuple[str, int], int]:
-    """Return when generations were commanded, in nanoseconds since 1970; skip unknown ones."""
+    """Return when generations were commanded, in ns since 1970; leave out unknown generations."""
     columns = tables.generations.c
     key = tuple_(columns.job, columns.generation)
     query = select(columns.job, columns.generation, columns.ordered)

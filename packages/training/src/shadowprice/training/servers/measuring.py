@@ -30,7 +30,7 @@ class RunningMean:
 
 
 class TrafficMeter:
-    """Bytes moved, and the seconds with at least one active transfer, a context of the meter."""
+    """Bytes moved, and the seconds with active transfers, which enter the meter as a context."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
