@@ -70,7 +70,7 @@ def _commit(state: EngineState, record: JobRecord, decision: events.Commit) -> N
     state.commitments += 1
     record.commitment = state.commitments
     record.plans = record.plans + 1
-    if decision.copies or record.copies:
+    if decision.copies or record.copies:  # only bags have copies
         record.copies = decision.copies
         record.unfinished = [entry.tasks for entry in decision.copies]
     for slot, placement in plan.placements():

@@ -53,7 +53,7 @@ def add_jobs(state: EngineState, session: PolicySession, event: JobsArrived) -> 
     for job in candidates:
         record = state.jobs[job.name]
         if record.status is Status.ARRIVED:
-            if not session.is_replaying:
+            if not session.is_replaying:  # replay follows the record, also without a decision
                 raise record.error("the policy decided nothing")
             state.set_status(record, Status.QUEUED)
     return commands

@@ -175,7 +175,7 @@ def _record_progress(
             finished.append(name)
     # Jobs without an entry report progress themselves, or ended early. They may be behind.
     behind |= (state.running.keys() | state.ran.keys()) - progress.keys()
-    if behind:
+    if behind:  # jobs that report progress are finished if the reports reach their work
         jobs = state.jobs
         finished += [
             name

@@ -43,10 +43,10 @@ class Batch:
         self.state = state
         self.connection = connection
         self.now = state.clock.now()
-        self.views: dict[str, JobView] = {}
-        self.specs: dict[str, Mapping[str, Any]] = {}
+        self.views: dict[str, JobView] = {}  # changed ones, by key
+        self.specs: dict[str, Mapping[str, Any]] = {}  # new and revised ones, by key
         self.events: list[StreamEvent] = []
-        self.closed: list[str] = []
+        self.closed: list[str] = []  # keys of closed jobs
         self._rows: dict[Executable, list[dict[str, Any]]] = {
             statement: [] for statement in _IN_ORDER
         }

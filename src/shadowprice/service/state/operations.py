@@ -258,7 +258,7 @@ def _decide_jobs(
     for key in keys:
         view = state.views[key]
         spec = specs[key] if specs else JobSpec.model_validate(state.specs[key])
-        moment = min(view.submitted, slot_start)
+        moment = min(view.submitted, slot_start)  # a job arrives by the slot that it's decided for
         try:
             job = _resolve(batch, key, spec, moment)
         except InputError as error:  # the servers changed after the job was accepted
@@ -386,6 +386,7 @@ def _revise(batch: Batch, key: str, changes: Mapping[str, Any]) -> JobView:
     state = batch.state
     record = merge_changes(state.specs[key], changes)
     cluster, submitted = batch.engine.cluster, view.submitted
+    # `merge_changes` has checked reserved labels, and a job keeps its tenant and its `run`.
     [submission] = read_submissions(
         [record], cluster, tenant=None, runs=False, single=True, from_controller=True, now=submitted
     )
@@ -400,7 +401,7 @@ def _revise(batch: Batch, key: str, changes: Mapping[str, Any]) -> JobView:
             batch.update_view(key, family=submission.spec.family)
         if view.predicted is not None and not submission.spec.has_unknown_length:
             batch.update_view(key, predicted=None, first_length=None)
-        batch.update_view(key, blamed=view.generation)
+        batch.update_view(key, blamed=view.generation)  # see `stated_work`
         required = [view.required, batch.views[key].required]
         batch.emit("revised", key, changes=dict(changes), required=required)
     return state.views.get(key) or batch.views[key]

@@ -94,7 +94,7 @@ def find_scarcest(
         )
         if empty and fit_count >= count:
             continue
-        best: tuple[tuple[float, ...], ScarceResource] | None = None
+        best: tuple[tuple[float, ...], ScarceResource] | None = None  # closest kind, with its rank
         for name, rows in kinds:
             capacity = cluster.capacity[rows[0], columns]
             can_host = int((capacity // units).min()) > 0
@@ -117,6 +117,7 @@ def find_scarcest(
             best = rank, ScarceResource(resource, name, process, count, amount, largest, fit_count)
         if best is not None:
             candidates.append(best)
+    # Of workers and parameter servers, the processes that fit least often.
     return min(candidates, key=lambda item: item[0])[1] if candidates else None
 
 

@@ -196,8 +196,8 @@ class Leader(ParameterServer):
         self._waiting: set[int] = set()  # workers that wait for an assignment or slower workers
         self._timeout = settings.patience
         self._progress_clocks: dict[int, int] = {}  # committed mini-batches by worker
-        self._buffers: dict[Key, Any] = {}
-        self._losses: dict[Key, float] = {}
+        self._buffers: dict[Key, Any] = {}  # changes of buffers by accepted gradients
+        self._losses: dict[Key, float] = {}  # of accepted gradients
         self._has_assigned = False  # whether any work was assigned in this generation
         self._result_worker: int | None = None  # reports the result; None until it is chosen
         if recipe.data.has_locations and not settings.synchronous and not assigner.finished:
@@ -313,7 +313,7 @@ class Leader(ParameterServer):
             self._losses[key] = message.numbers[0]
             if message.payload is not None:
                 self._buffers[key] = message.payload.clone()
-            if keys:
+            if keys:  # empty before the last share of a step
                 self._apply_everywhere(keys)
             self._progress_clocks[worker] = self._progress_clocks.get(worker, 0) + 1
             self._wait_if_ahead(worker)
@@ -329,13 +329,13 @@ class Leader(ParameterServer):
         changes = [self._buffers.pop(key) for key in keys if key in self._buffers]
         if changes:
             self.shard.apply_buffer_changes(changes)
-        number = self.version
+        minibatch = self.version  # its number, from 0
         self.apply(keys)
         self.measured.update_time.add(time.monotonic() - start)
         loss = sum(self._losses.pop(key) for key in keys)
         self.measured.loss.add(loss)
         jobs.record_step(self.version)
-        self._settings.observe(number, loss)
+        self._settings.observe(minibatch, loss)
 
     def _wait_if_ahead(self, worker: int) -> None:
         """Block a worker while it is too far ahead of the slowest other worker."""
@@ -372,7 +372,7 @@ class Leader(ParameterServer):
 
     # ------------------------------------------------------------------ main loop
 
-    def lead(self, stop: Any) -> str:
+    def lead(self, stop: jobs.StopSignal) -> str:
         """Supervise the job until it is done or SIGTERM comes; return ``done`` or ``stop``."""
         saved_at = reported_at = time.monotonic()
         occupied_at = time.monotonic()  # when a worker was last connected or still expected
