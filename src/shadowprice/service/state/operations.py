@@ -329,7 +329,7 @@ def cancel_job(batch: Batch, key: str) -> JobView:
         raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
     batch.emit("cancelled", key)
     if key not in batch.engine.open_jobs:
-        reason = {"code": "cancelled", "message": "never decided on"}
+        reason = {"code": "cancelled", "message": "cancelled before it was decided"}
         return batch.close_job(key, State.CANCELLED, reason)
     apply_event(batch, events.JobCancelled(batch.state.next_slot, key))
     return batch.views[key]

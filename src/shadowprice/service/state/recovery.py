@@ -169,7 +169,7 @@ def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCal
     first = cluster_from_record(json.loads(_value(connection, "cluster")))
     if first.slot_seconds != cluster.slot_seconds:
         slots = f"its slots take {float(cluster.slot_seconds):g} s"
-        message = f"{slots}, those in {store.shown} {float(first.slot_seconds):g} s"
+        message = f"{slots}, but slots in {store.shown} take {float(first.slot_seconds):g} s"
         hint = "keep the length of a slot, or use a new data directory"
         raise InputError(Fault("--cluster", message, hint))
     return SlotCalendar(int(_value(connection, "origin")), cluster.slot_seconds * SECOND)
@@ -227,7 +227,7 @@ def _recover_engine(
         else:
             engine = engine if is_same_policy else _fork_with_policy(engine, choice)
             return _RecoveredEngine(engine, row.sequence, replayed, not state["acknowledges"])
-        log.error("%s; trying the one before", problem)
+        log.error("%s; trying the previous snapshot", problem)
     message = f"no readable snapshot: {problem or 'there is none'}"
     raise InputError(Fault("--data", message, "restore a backup"))
 
