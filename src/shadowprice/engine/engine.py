@@ -1,7 +1,8 @@
 """The engine: events in, commands out. It reads no clock, no file and no random number.
 
 `HANDLERS` has one row for each type of event. A new type gets a class in `core.events`, a row here,
-a handler in the module of its concept, a check in `event_validation`, and a format in `records`.
+and a handler in the module of its concept. It also needs a check in `event_validation`, and a
+format in `records`.
 """
 
 from __future__ import annotations

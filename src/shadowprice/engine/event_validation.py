@@ -107,7 +107,7 @@ def _check_revision(state: EngineState, event: events.JobRevised) -> None:
 
 
 def _check_generation(state: EngineState, event: events.GenerationEvent) -> None:
-    if event.job in state.departed and event.job not in state.jobs:
+    if event.job in state.departed and event.job not in state.jobs:  # a late report
         return
     _check_known("job", event.job, state.jobs)
     _check_integer(f"the generation of job {event.job!r}", event.generation)

@@ -1,8 +1,8 @@
 """The policy of an engine: its queries, and saving and restoring its state.
 
 The state of a policy consists of its pickled attributes. Open jobs, the cluster, the view and the
-ledger, which it shares with the engine, are pickled by reference. So the cost grows only with the
-policy's own data, and the state can be loaded into a clone of the engine or in another process.
+ledger, which it shares with the engine, are pickled by reference. So the cost only grows with the
+policy's own data. The state can be loaded into a clone of the engine, or in another process.
 Unpickling is restricted to plain values, arrays, and classes of this package or the policy's
 package. The meaning of the attributes depends on the source code, so stored policy state is
 labelled with a digest of the sources (`sources`).

@@ -62,7 +62,7 @@ class StateCapture:
         self._jobs = [_values(record) for record in state.jobs.values()]
         self._running = dict(state.running)
         self._unacknowledged = list(state.unacknowledged.values())
-        self._counts: records.Fields = {
+        self._plain_values: records.Fields = {
             "until": state.until,
             "acknowledges": state.acknowledges,
             **{name: getattr(state, name) for name in COUNTERS},
@@ -109,7 +109,7 @@ class StateCapture:
             "snapshot": FORMAT,
             "versions": versions,
             "cluster": records.cluster_record(self._cluster),
-            **self._counts,
+            **self._plain_values,
             "policy_state": base64.b64encode(zlib.compress(self._policy_state, 1)).decode(),
         }
 

@@ -1,8 +1,8 @@
 """Unstoppable generations: policies must not stop or move them.
 
-A generation is unstoppable if its job can't resume from saved progress, or if the generation hasn't
-made progress yet that could be saved: a stop would lose its work. So a policy only stops a job that
-has saved progress since its last stop, which bounds the number of stops. A generation on a cordoned
+A generation is unstoppable if its job can't resume from saved progress, or if it hasn't made
+progress yet that could be saved. A stop would lose its work. So a policy only stops a job that has
+saved progress since its last stop, which bounds the number of stops. A generation on a cordoned
 server is unstoppable too, because it couldn't return. An unstoppable generation stops only if its
 job is cancelled, the timespan ends, or its server is lost, drained or gets another role.
 """
@@ -33,6 +33,7 @@ def is_unstoppable(state: EngineState, name: str) -> bool:
     # repeated that work and done as much again, which makes a checkpoint likely. This work at least
     # doubles with each loss, so the number of losses is logarithmic.
     unsaved = record.measured <= record.resumed_at + record.lost
+    # A resumable job that never reports progress can be stopped, or it could block others forever.
     return record.job.resumable is not True or (record.measured > 0 and unsaved)
 
 

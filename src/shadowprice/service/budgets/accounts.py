@@ -227,7 +227,7 @@ def use(account: Account, points: int) -> Account:
 def refund(account: Account, points: int, job: str, paid: int) -> AccountUpdate:
     """Refund the unused points of a job that was debited at ``paid``, nanoseconds since 1970.
 
-    Points of an earlier period count as unspent in that period: points that could have been carried
+    Points of an earlier period count as unspent in that period. Points that could have been carried
     over are kept, and the rest expires at once.
     """
     released = replace(account, reserved=account.reserved - points)

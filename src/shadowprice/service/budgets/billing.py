@@ -4,8 +4,8 @@ Decisions and slots take effect only if `Billing.check_affordable` finds that th
 Changes of accounts are recorded with the batch, like the other consequences of an event.
 
 A live job can run beyond its stated work. If its tenant has a budget, the job then pays for each
-slot before the slot begins, at the posted price of its placement, or ends. Under a policy that
-charges for each slot (`Charge`), such a job pays these charges in full, not only up to its price.
+such slot in advance, or ends. The price is the posted price of its placement. Under a policy that
+charges for each slot (`Charge`), the job pays these charges in full, not only up to its price.
 """
 
 from __future__ import annotations

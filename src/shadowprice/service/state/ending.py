@@ -49,7 +49,7 @@ def with_clock_times(text: str, calendar: SlotCalendar) -> str:
     """Replace slots by times in UTC, and add durations to counts of slots that have none.
 
     Policies have no calendar, so their texts name slots. A slot in which something completes is
-    replaced by the time of its end, and a slot from or until which something holds by its start.
+    replaced by its end. A slot from or until which something holds is replaced by its start.
     """
 
     def start(slot: str) -> str:

@@ -47,10 +47,10 @@ def apply_event(
     If a tenant can't pay the event's price for a waiting job, or for a job beyond its stated work,
     abandon that job first.
 
-    ``counted`` are jobs whose progress the event changes, besides those of its commands. Unless
-    ``billed``, the job that the event ends doesn't pay for the running slot: it was lost through no
-    fault of its own, or had ended before the slot began. ``completed_later`` are jobs whose pending
-    reports say that they completed in a later slot. They aren't abandoned for this slot's price.
+    ``counted`` are jobs whose progress the event changes, besides jobs of its commands. Unless
+    ``billed``, the job that the event ends doesn't pay for the running slot. It was lost through no
+    fault of its own, or had ended before the slot began. ``completed_later`` are jobs that have
+    completed in a later slot, by their pending reports. This slot's price doesn't end them.
 
     Raise `InsufficientPointsError` if a tenant can't pay for jobs that arrive with the event, and
     `ShadowpriceError` if the event is invalid or the policy fails. The event then has no effect.

@@ -248,9 +248,9 @@ def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
 def expected_slot(engine: Engine, record: JobRecord, planned: int | None) -> int | None:
     """Return the slot in which an open job is expected to complete.
 
-    The first of these that exists counts: its committed plan, its progress in the present
-    placement, or slot ``planned``, which was expected when the job got its promise. None if the job
-    waits without a promise or too long for ``planned``, or runs longer than stated.
+    This is the end of its committed plan, or else follows from its progress and placement. A job
+    that waits keeps slot ``planned``, which was expected when it got its promise. None if it waits
+    without a promise or too long for ``planned``, or runs longer than stated.
     """
     job = record.job
     if len(record.plan):

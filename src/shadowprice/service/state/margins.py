@@ -5,16 +5,16 @@ other jobs. So the service promises a completion later than the planned completi
 margin is this difference divided by the time from a job's arrival to its planned completion.
 
 The goal is that 95 % of the promises are kept. The relative margin is the 97 % quantile of earlier
-relative delays, corrected for their number: of n delays, the delay of rank ceil(0.97 (n + 1)). If
-jobs behave like earlier jobs, at least 97 % of the promises are kept. This is conformal
+relative delays, with a correction: of n delays, the delay of rank ceil(0.97 (n + 1)). If jobs
+behave like earlier jobs, at least 97 % of the promises are kept. This is conformal
 prediction (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005, chapter 2).
 
 Delays come in bursts. So open jobs count as soon as their plans slip, and the level of the quantile
 adapts. Each broken promise raises the level, and each kept promise lowers it a little, never below
-97 % (Gibbs and Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS 2021).
+97 %: Gibbs and Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS 2021.
 
-A tenant's own jobs determine its margin. A tenant with too few of them takes the median of the
-other tenants' margins, so that no single tenant can move the promises of others far.
+A tenant's own jobs determine its margin. A tenant with too few jobs takes the median of the other
+tenants' margins. So no single tenant can move the promises of others far.
 
 Margins change neither plans nor prices.
 """

@@ -1,8 +1,8 @@
 """Start-up times of jobs, compared with the length of a slot.
 
-A start-up lasts from the start of a generation's slot until the job works: until its process runs
-and, if its reports show it, until its first mini-batches. If slots are short in comparison, jobs
-occupy servers without working, and promises break.
+A start-up lasts from the start of a generation's slot until the job works. If its reports don't
+show its first mini-batches, it counts as working once its process runs. If slots are short in
+comparison, jobs occupy servers without working, and promises break.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def content_hash(record: Mapping[str, Any]) -> str:
 
 def family_keys(record: Mapping[str, Any], content: str) -> frozenset[str]:
     """Return the keys that a job's family added to a record of this content hash."""
-    # The family adds both keys, or one of them: the job or a revision may state the other, and the
+    # The family adds both keys, or one: the job or a revision may state the other key, and a
     # family may have no restart cost.
     for keys in (_FAMILY_KEYS, frozenset({"throughput"}), frozenset({"restart"})):
         if content_hash(without_keys(record, keys)) == content:

@@ -425,8 +425,8 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    # A transaction that reads first can't wait for the lock of another program, such as a backup:
-    # its write would fail at once, whatever the timeout.
+    # A transaction that reads first can't wait for the lock of another program, such as a backup.
+    # Its write would fail at once, whatever the timeout.
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

@@ -125,9 +125,9 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
     The index appears last and complete. So readers see the whole data set or none, and the call can
     be repeated after a failure.
 
-    Raise `TrainingError` if the folder already has a data set, there are no samples, the arrays
-    differ in length or contain anything but numbers, a chunk or the number of chunks is above
-    `MAX_CHUNK_BYTES` or `MAX_CHUNKS`, or no installed package supports the storage.
+    Raise `TrainingError` if the folder already has a data set, or no installed package supports
+    the storage. The same holds for arrays that are empty, differ in length or contain anything but
+    numbers, and for more than `MAX_CHUNK_BYTES` per chunk or `MAX_CHUNKS` chunks.
 
     Parameters
     ----------
