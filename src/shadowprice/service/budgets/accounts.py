@@ -178,7 +178,7 @@ def change_budget(account: Account, budget: Budget, now: int) -> AccountUpdate:
 def close_account(account: Account) -> AccountUpdate:
     """Close an account, because its tenant has no budget any more.
 
-    A positive balance expires, and a negative one is forgiven. Open jobs must be refunded before.
+    A positive balance expires, and a negative balance is forgiven. Refund the open jobs first.
     """
     kind = EntryKind.EXPIRY if account.balance > 0 else EntryKind.GRANT
     return _with_entry(account, kind, -account.balance, note="budget removed")

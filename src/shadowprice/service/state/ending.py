@@ -24,7 +24,7 @@ _LIMITED: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_ROOM, Refu
 _LACKING: Final = frozenset({RefusalReason.NEVER_FITS, RefusalReason.NO_ROOM, RefusalReason.PRICE})
 """Reasons for which a job lacks a resource."""
 _LATE: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_VALUE})
-"""Reasons for which a job lacks time, and more workers would save some."""
+"""Reasons for which a job lacks time that more workers would save."""
 _HOLDER: Final = re.compile(r"the promise to (.*?) would break")
 
 # Forms of slots in the texts of policies; see `with_clock_times`.
@@ -73,7 +73,7 @@ def with_clock_times(text: str, calendar: SlotCalendar) -> str:
 
     if "slot" not in text:
         return text
-    # First, so that the second count of a sentence gets a duration too ("after 3 slots, not 5").
+    # First, so that counts without a noun, such as "5 are left", get a duration too.
     text = _COUNT_WITHOUT_NOUN.sub(with_noun, text)
     text = _SPAN.sub(span, text)
     text = _EARLIEST.sub(lambda match: f"at {end(match[1])} at the earliest", text)

@@ -32,7 +32,7 @@ def build_server_classes(cluster: Cluster) -> ServerClasses:
         first = cluster.names[int(members[0])]
         head, _, tail = first.rpartition("-")
         name = head if head and tail.isdigit() else first
-        while name in classes:  # another kind's first server has the same name but its number
+        while name in classes:  # kinds whose first servers only differ in their number
             name += "'"
         classes[name] = members
     return classes

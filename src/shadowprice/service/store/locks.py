@@ -105,7 +105,7 @@ class PostgresAdvisoryLock:
 
 
 def _is_later(connection: Connection, epoch: int) -> bool:
-    """Return whether an epoch is later than that of the last leader that wrote, if any."""
+    """Return whether an epoch is later than the stored epoch; True if none is stored."""
     exists = connection.execute(text("SELECT to_regclass('meta')")).scalar()
     if exists is None:
         return True

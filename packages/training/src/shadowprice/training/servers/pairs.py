@@ -4,9 +4,9 @@ One group of all processes would not start if one process is missing, and could 
 process once one is gone. A group of two ends at once with either process, and only affects this
 pair.
 
-A message is a header, which has its numbers, and perhaps a tensor. On one machine, tensors go
-through shared memory. With the backend ``nccl``, tensors move between GPUs. In both cases only
-headers use the group.
+A message is a header with its numbers, and perhaps a tensor, its payload. On one machine, gradients
+and parameters go through shared memory. With the backend ``nccl``, they move between GPUs. All
+other payloads use the group, as headers do.
 
 NCCL isn't used for headers: a receive blocks its stream until the tensor comes, and NCCL doesn't
 notice the death of a process. Gloo waits on the CPU and reports a death at once. So NCCL moves a

@@ -242,8 +242,8 @@ def merge_shards(states: Sequence[Mapping[str, Any]]) -> State:
 def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     joined: dict[str, Any] = {}
     for name, value in parts[0].items():
-        divided = torch.is_tensor(value) and value.dim()
-        joined[name] = torch.cat([part[name] for part in parts]) if divided else value
-        if torch.is_tensor(joined[name]):
+        is_divided = torch.is_tensor(value) and value.dim()
+        joined[name] = torch.cat([part[name] for part in parts]) if is_divided else value
+        if torch.is_tensor(joined[name]):  # copied, because training continues during the save
             joined[name] = joined[name].clone()
     return joined
