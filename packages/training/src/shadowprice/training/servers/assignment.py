@@ -70,11 +70,11 @@ class AsyncAssigner:
         """Mini-batches committed since the start of the job."""
         self._opened = 0  # number of epochs that have been opened
         # Committed mini-batches of each unfinished chunk, by epoch and chunk:
-        self._remaining: dict[int, dict[int, int]] = {}
+        self._progress: dict[int, dict[int, int]] = {}
         if record is not None:
             self.committed = int(record["committed"])
             self._opened = int(record["opened"])
-            self._remaining = {
+            self._progress = {
                 int(epoch): {int(chunk): int(done) for chunk, done in chunks}
                 for epoch, chunks in record["remaining"]
             }
@@ -82,7 +82,7 @@ class AsyncAssigner:
     @property
     def epoch(self) -> int:
         """The first incomplete epoch, or the number of epochs if all are complete."""
-        return min(self._remaining, default=self._opened)
+        return min(self._progress, default=self._opened)
 
     @property
     def finished(self) -> bool:
@@ -93,7 +93,7 @@ class AsyncAssigner:
         """Return the committed state as plain values; tokens expire with the generation."""
         remaining = [
             [epoch, [list(entry) for entry in chunks.items()]]
-            for epoch, chunks in self._remaining.items()
+            for epoch, chunks in self._progress.items()
         ]
         return {"committed": self.committed, "opened": self._opened, "remaining": remaining}
 
@@ -115,7 +115,7 @@ class AsyncAssigner:
         ahead = self._choose(worker, only_unreserved=True)
         if ahead is not None:
             self._reserved[worker] = ahead
-        done = self._remaining[epoch][chunk]
+        done = self._progress[epoch][chunk]
         ahead_chunk = -1 if ahead is None else ahead[1]
         return Work(self._tokens, epoch, chunk, done, self._minibatches[chunk], ahead_chunk)
 
@@ -125,14 +125,14 @@ class AsyncAssigner:
         if lease is None or lease[0] != worker:
             return None
         _, epoch, chunk = lease
-        if index != self._remaining[epoch][chunk]:
+        if index != self._progress[epoch][chunk]:
             return None
         self.committed += 1
-        self._remaining[epoch][chunk] += 1
-        if self._remaining[epoch][chunk] == self._minibatches[chunk]:
-            del self._leases[token], self._remaining[epoch][chunk]
-            if not self._remaining[epoch]:
-                del self._remaining[epoch]
+        self._progress[epoch][chunk] += 1
+        if self._progress[epoch][chunk] == self._minibatches[chunk]:
+            del self._leases[token], self._progress[epoch][chunk]
+            if not self._progress[epoch]:
+                del self._progress[epoch]
         return ((token, index),)
 
     def release_worker(self, worker: int) -> None:
@@ -187,19 +187,19 @@ class AsyncAssigner:
 
     def _free(self, epoch: int) -> list[int]:
         """Return the unfinished, unassigned chunks of an epoch, in the epoch's order."""
-        unfinished = self._remaining[epoch]
+        unfinished = self._progress[epoch]
         busy = {assigned for _, _, assigned in self._leases.values()}
         return [chunk for chunk in self._order(epoch) if chunk in unfinished and chunk not in busy]
 
     def _unfinished(self) -> list[int]:
         """Return the open epochs; a restored job may have fewer epochs than before."""
-        return sorted(epoch for epoch in self._remaining if epoch < self._epochs)
+        return sorted(epoch for epoch in self._progress if epoch < self._epochs)
 
     def _open_next_epoch(self) -> bool:
         """Open the next epoch, unless two are open or none remains."""
-        if self._opened >= self._epochs or len(self._remaining) > 1:
+        if self._opened >= self._epochs or len(self._progress) > 1:
             return False
-        self._remaining[self._opened] = dict.fromkeys(range(len(self._minibatches)), 0)
+        self._progress[self._opened] = dict.fromkeys(range(len(self._minibatches)), 0)
         self._opened += 1
         return True
 
