@@ -96,7 +96,8 @@ class SavedPolicyState:
     @classmethod
     def of(cls, pickled: bytes, view: EngineView) -> SavedPolicyState:
         """Return policy state with the cluster and the open jobs of the view."""
-        return cls(pickled, view.cluster, {name: s.job for name, s in view.open_jobs.items()})
+        jobs = {name: record.job for name, record in view.open_jobs.items()}
+        return cls(pickled, view.cluster, jobs)
 
     def load(self, policy: Policy, view: EngineView) -> None:
         """Restore the policy state; if the ``view`` has changed since, the policy must resync."""

@@ -455,13 +455,13 @@ def _with_tail(report: Ended) -> str:
 
 
 @operation
-def emit_orphans(batch: Batch, held: Sequence[GenerationStatus]) -> None:
+def emit_orphans(batch: Batch, orphans: Sequence[GenerationStatus]) -> None:
     """Report orphaned generations: they run without a command in this store, and are stopped."""
-    for generation in held:
-        servers = [share.server for share in generation.placement]
+    for orphan in orphans:
+        servers = [share.server for share in orphan.placement]
         reason = f"it runs on {', '.join(servers)}, but this service never started it: stopping it"
-        number = generation.generation
-        batch.emit("foreign", generation.job, generation=number, servers=servers, reason=reason)
+        number = orphan.generation
+        batch.emit("foreign", orphan.job, generation=number, servers=servers, reason=reason)
 
 
 @operation

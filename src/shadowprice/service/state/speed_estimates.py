@@ -140,9 +140,10 @@ def with_corrected_curve(job: Job, ratios: Mapping[int, float]) -> Job:
 
     def rescaled(gains: NDArray[np.int64]) -> NDArray[np.int64]:
         speeds = np.rint(gains * unit * ratio)
-        made: NDArray[np.int64] = np.where(gains > 0, np.maximum(speeds, 1.0), 0.0).astype(np.int64)
-        made.setflags(write=False)
-        return made
+        positive = np.where(gains > 0, np.maximum(speeds, 1.0), 0.0)
+        result: NDArray[np.int64] = positive.astype(np.int64)
+        result.setflags(write=False)
+        return result
 
     return replace(
         job,

@@ -71,7 +71,7 @@ class PostgresAdvisoryLock:
     def __init__(self) -> None:
         self._session: dict[str, Any] | None = None  # server process that last held the lock
 
-    def take(self, connection: Connection, epoch: int, *, take_over: bool) -> bool:
+    def try_acquire(self, connection: Connection, epoch: int, *, take_over: bool) -> bool:
         """Try to acquire the lock for a connection; return whether it holds the lock.
 
         First terminate this instance's previous connection if the server still has it: a proxy may
@@ -85,23 +85,23 @@ class PostgresAdvisoryLock:
         schema = connection.execute(text("SELECT hashtext(current_schema())")).scalar_one()
         keys = {"one": LOCK_ID, "two": schema}
         try_lock = text("SELECT pg_try_advisory_lock(:one, :two)")
-        ended = self._session is not None and bool(
+        has_terminated = self._session is not None and bool(
             connection.execute(_END_SESSION, self._session).scalar()
         )
-        taken = connection.execute(try_lock, keys).scalar_one()
-        if not taken and take_over and _is_later(connection, epoch):
+        is_held = connection.execute(try_lock, keys).scalar_one()
+        if not is_held and take_over and _is_later(connection, epoch):
             # pg_locks shows the signed keys as unsigned numbers.
             connection.execute(_END_HOLDER, {"one": LOCK_ID, "two": schema % 2**32})
-            ended = True
+            has_terminated = True
         deadline = time.monotonic() + TAKEOVER_TIMEOUT_SECONDS
-        while not taken and ended and time.monotonic() < deadline:
+        while not is_held and has_terminated and time.monotonic() < deadline:
             connection.commit()
             time.sleep(_POLL_SECONDS)
-            taken = connection.execute(try_lock, keys).scalar_one()
-        if taken:
+            is_held = connection.execute(try_lock, keys).scalar_one()
+        if is_held:
             self._session = dict(connection.execute(_SESSION).mappings().one())
         connection.commit()
-        return bool(taken)
+        return bool(is_held)
 
 
 def _is_later(connection: Connection, epoch: int) -> bool:

@@ -283,7 +283,9 @@ class Store:
     def _may_write(self, *, take_over: bool) -> bool:
         """Return whether the connection may write; for a file, the directory lock suffices."""
         assert self._writer is not None
-        return self.embedded or self._advisory.take(self._writer, self._epoch, take_over=take_over)
+        if self.embedded:
+            return True
+        return self._advisory.try_acquire(self._writer, self._epoch, take_over=take_over)
 
     def _store_epoch(self, connection: Connection) -> bool:
         """Store this leader's epoch; return False if the stored epoch is higher."""
