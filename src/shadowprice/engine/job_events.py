@@ -142,7 +142,7 @@ def _has_same_speed(job: Job, other: Job) -> bool:
     if job.worker_counts.tolist() != other.worker_counts.tolist():
         return False
     speed, before = (each.gains * (each.work / each.required) for each in (job, other))
-    return bool(np.allclose(speed, before, rtol=1e-9))
+    return bool(np.allclose(speed, before, rtol=1e-9))  # equal except for rounding
 
 
 def fail_generation(state: EngineState, session: PolicySession, event: JobFailed) -> list[Command]:

@@ -63,7 +63,7 @@ def sources() -> str:
         for path, entry in _modules(package / name, name):
             digest.update(f"{path}\0".encode())
             digest.update(hashlib.sha256(entry.read_bytes()).digest())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]  # 64 bits suffice to tell versions apart
 
 
 def _modules(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:

@@ -26,6 +26,8 @@ from shadowprice.service.state.store_queries import StoredJob
 from shadowprice.service.store import tables
 from shadowprice.service.store.retention import has_purged_jobs
 
+_MAX_REASON_LENGTH: Final = 2_000  # characters of the stored reason for a generation's end
+
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
 Answer_co = TypeVar("Answer_co", covariant=True)
@@ -232,7 +234,8 @@ class Batch:
         self, key: str, generation: int, at: int, code: int | None, reason: str
     ) -> None:
         """Record the end of a generation, with the exit status of the process that ended it."""
-        row = {"of": key, "which": generation, "at": at, "code": code, "why": reason[:2_000]}
+        why = reason[:_MAX_REASON_LENGTH]
+        row = {"of": key, "which": generation, "at": at, "code": code, "why": why}
         self.undo.put(self._ended, (key, generation), row)
 
     def put_account(self, account: Account, entries: Sequence[AccountEntry] = ()) -> None:

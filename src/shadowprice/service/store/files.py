@@ -104,6 +104,7 @@ def has_log(path: Path) -> bool:
     """Return whether a file has the header of a SQLite database in write-ahead log mode."""
     with path.open("rb") as file:
         head = file.read(19)
+    # Byte 18, the file format's write version, is 2 in this mode.
     return head.startswith(b"SQLite format 3\0") and head[18:] == b"\2"
 
 
