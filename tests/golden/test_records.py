@@ -162,9 +162,9 @@ ORDERS: Final = (
 STATES: Final = (
     JobRecord(
         TRAINING, 1, Status.ADMITTED, 3, 1, None, PLAN, PLACEMENT, 5, None, 1,
-        measured=2, generation=3, failures=4, began=5, committed=6, following=7,
+        measured=2, generation=3, failures=4, last_start=5, commitment=6, generation_plan=7,
     ),
-    JobRecord(BAG, 2, Status.QUEUED, copies=COPIES, left=[2], finished=[1]),
+    JobRecord(BAG, 2, Status.QUEUED, copies=COPIES, unfinished=[2], finished=[1]),
     JobRecord(TRAINING, 3, Status.REFUSED, refusal=REFUSAL),
 )  # fmt: skip
 SPEC: Final = GenerationSpec(

@@ -85,7 +85,7 @@ def describe_engine(engine: Engine) -> tuple[Any, ...]:
     are shared differently). Its later decisions are compared instead.
     """
     record = snapshot(engine)
-    del record["memory"]
+    del record["policy_state"]
     return (
         record,
         engine.ledger.used.tolist(),

@@ -130,7 +130,7 @@ class InterruptedWorld:
         elif kind < 0.17:
             self.interrupted = clone(engine)
         elif kind < 0.25:
-            before = snapshot(engine) | {"memory": None}
+            before = snapshot(engine) | {"policy_state": None}
             with suppress(_RollbackError), engine.atomic():
                 self.send_to_interrupted(event)
                 if engine.slot_running is None:
@@ -138,7 +138,7 @@ class InterruptedWorld:
                 with suppress(ShadowpriceError):  # not all policies give quotes
                     engine.quote(replace(self.jobs[0], name="quoted", arrival=engine.slot))
                 raise _RollbackError
-            assert snapshot(engine) | {"memory": None} == before
+            assert snapshot(engine) | {"policy_state": None} == before
             assert (engine.ledger.used == recompute_usage(engine.ledger)).all()
 
     def send_to_interrupted(self, event: DriverEvent) -> None:

@@ -28,7 +28,7 @@ from shadowprice.core.policy import Policy, PolicyContext, Status
 from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.engine import Engine
-from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
+from shadowprice.engine.snapshot import StateCapture, clone, restore, snapshot
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
@@ -179,8 +179,8 @@ def test_bags_are_written_out_as_they_were_while_tasks_finish(seed: int) -> None
     taken = []
     for event in events:
         engine.handle(event)
-        taken.append((Captured(engine), snapshot(engine)))
-    assert any(job.get("left") for _, item in taken for job in item["jobs"])
+        taken.append((StateCapture(engine), snapshot(engine)))
+    assert any(job.get("unfinished") for _, item in taken for job in item["jobs"])
     for captured, expected in taken:
         assert captured.record() == expected
 
@@ -194,8 +194,8 @@ def test_an_event_that_is_taken_back_leaves_no_trace(seed: int) -> None:
         with pytest.raises(RuntimeError), engine.staged(event):
             raise RuntimeError
         after = snapshot(engine)
-        assert before.pop("memory")
-        assert after.pop("memory")
+        assert before.pop("policy_state")
+        assert after.pop("policy_state")
         assert after == before
         assert describe_commands(engine.handle(event)) == describe_commands(expected)
 
@@ -240,7 +240,7 @@ def drive(engine: Engine, slots: int, rng: np.random.Generator) -> None:
                 whole = record.job.gain(placement.total_workers, colocated=placement.colocated)
                 gained[name] = min(whole, record.remaining)
             else:
-                finished[name] = tuple(int(rng.binomial(left, 0.5)) for left in record.left)
+                finished[name] = tuple(int(rng.binomial(left, 0.5)) for left in record.unfinished)
                 gained[name] = sum(finished[name])
         engine.handle(SlotEnded(slot, gained, finished))
 

@@ -17,7 +17,7 @@ from shadowprice.core.events import DriverEvent
 from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
 from shadowprice.engine.policy_session import dump_policy_state, load_policy_state
-from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
+from shadowprice.engine.snapshot import StateCapture, clone, restore, snapshot
 from shadowprice.kernels.replanning.plans import JobArrays
 from shadowprice.simulator.driver import Simulation
 from tests.support.audited_runs import Auditor, random_world
@@ -88,7 +88,7 @@ def test_a_state_is_written_as_it_was_while_the_engine_continues(policy: str) ->
     assert engine.state_digest() == straight.state_digest()
     expected = json.loads(json.dumps(snapshot(engine)))
     assert expected["jobs"]
-    under_way = [(Captured(engine).pieces(size), []) for size in (1, 3, 1_000)]
+    under_way = [(StateCapture(engine).pieces(size), []) for size in (1, 3, 1_000)]
     for event in events[half:]:
         engine.handle(event)
         for pieces, text in under_way:
@@ -235,13 +235,13 @@ def test_a_damaged_snapshot_is_refused() -> None:
             restore(record, build_policy("fifo", on, jobs, 1))
     nothing = base64.b64encode(zlib.compress(b"")).decode()
     other = base64.b64encode(zlib.compress(pickle.dumps(_OfAnotherShape()))).decode()
-    for memory, said in (
+    for policy_state, said in (
         ("", "snapshot: is damaged"),
         (nothing, "failed to read the policy's state"),
         (other, "failed to read the policy's state"),
     ):
         with pytest.raises(ShadowpriceError, match=said):
-            restore(broken(memory=memory), build_policy("fifo", on, jobs, 1))
+            restore(broken(policy_state=policy_state), build_policy("fifo", on, jobs, 1))
 
 
 class _OfAnotherShape:

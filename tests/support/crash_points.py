@@ -48,7 +48,7 @@ def durable_digest(durable: DurableState) -> str:
     """
     engine = durable.engine
     state = snapshot(engine)
-    del state["memory"]
+    del state["policy_state"]
     orders = {
         name: [
             type(order).__name__,

@@ -98,7 +98,7 @@ def _validate_reservations(state: EngineState) -> None:
     assert (ledger.capacity[open_rows] == state.cluster.capacity[open_rows]).all(), "capacity"
     agenda: dict[int, dict[str, Placement]] = {}
     next_slot = state.slot
-    for record in sorted(state.open_jobs.values(), key=lambda record: record.committed):
+    for record in sorted(state.open_jobs.values(), key=lambda record: record.commitment):
         for slot, placement in _placements_by_slot(record.plan).items():
             if slot >= next_slot:
                 agenda.setdefault(slot, {})[record.job.name] = placement

@@ -1,4 +1,4 @@
-"""Commands to the driver: numbers, generations, and the commands that each one waits for."""
+"""Creation of commands to the driver, with their numbers, generations and dependencies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def launch(
     record = state.touch(state.jobs[name])
     names = state.cluster.names
     number = _next_number(state)
-    # Copies placed slot by slot are numbered like plans: each start draws new durations.
+    # A bag's placements are numbered like plans, because each start of copies draws new durations.
     planned = len(record.plan) or record.job.bag is not None
     plan = record.plans if planned else 0
     previous = state.running.get(name)
@@ -28,10 +28,10 @@ def launch(
     record.generation = record.generation + 1
     record.generation_slot = slot
     record.running_since = -1
-    record.following = plan
+    record.generation_plan = plan
     state.undo.put(state.running, name, placement)
     if kind is Start:
-        record.began = number
+        record.last_start = number
         if record.started is None:
             record.started = slot
     command = kind(
@@ -65,7 +65,8 @@ def stop(state: EngineState, slot: int, name: str, placement: Placement, *, fini
 
 
 def _add_run(record: JobRecord, slot: int, placement: Placement) -> None:
-    """Add the slots of a generation that a command ends to those of the earlier ones."""
+    """Add the slots of a generation that a command ends to the sums of earlier generations."""
+    # -1: the generation ended by itself, and `end_run` has reset the sums.
     if record.job.bag is None and record.resumed_at >= 0:
         slots = record.slots_run(slot)
         record.earlier_slots += slots
@@ -75,27 +76,27 @@ def _add_run(record: JobRecord, slot: int, placement: Placement) -> None:
 def add_dependencies(state: EngineState, commands: list[Command]) -> None:
     """Make the starts of a slot wait for unacknowledged commands that free their servers.
 
-    A start may use what a later command frees. Two commands may wait for each other: each stops
-    its previous generation before it waits.
+    A start may use what a later command frees. Two commands that wait for each other don't block:
+    the driver stops the previous generation of each before it waits.
     """
     if not state.acknowledges:
         return
     freeing: dict[str, list[int]] = {}
-    of_job: dict[str, list[int]] = {}
+    by_job: dict[str, list[int]] = {}
     for number, unacknowledged in state.unacknowledged.items():
-        of_job.setdefault(unacknowledged.job, []).append(number)
+        by_job.setdefault(unacknowledged.job, []).append(number)
         for server in unacknowledged.frees:
             freeing.setdefault(server, []).append(number)
     for position, command in enumerate(commands):
         if not isinstance(command, Start | Resize):
             continue
-        after = set(of_job[command.job])
+        after = set(by_job[command.job])
         after.update(*(freeing.get(server, ()) for server in command.servers))
         after.discard(command.id)
         if after:
-            waiting = replace(command, after=tuple(sorted(after)))
-            commands[position] = waiting
-            state.undo.put(state.unacknowledged, waiting.id, waiting)
+            dependent = replace(command, after=tuple(sorted(after)))
+            commands[position] = dependent
+            state.undo.put(state.unacknowledged, dependent.id, dependent)
 
 
 def _next_number(state: EngineState) -> int:

@@ -49,7 +49,7 @@ def apply_decision(state: EngineState, decision: events.Decision) -> list[events
 def _commit(state: EngineState, record: JobRecord, decision: events.Commit) -> None:
     plan = decision.schedule
     if len(plan) and plan.start < state.slot:
-        raise record.error(f"planned for slot {plan.start}, which is over")
+        raise record.error(f"planned for slot {plan.start}, which has passed")
     if record.job.bag is None and not decision.copies:
         check_commitment(
             record,
@@ -68,11 +68,11 @@ def _commit(state: EngineState, record: JobRecord, decision: events.Commit) -> N
     state.ledger.reserve(job.name, plan, job.worker, job.ps)
     undo.push(state.ledger.undo_reserve, job.name)
     state.commitments += 1
-    record.committed = state.commitments
+    record.commitment = state.commitments
     record.plans = record.plans + 1
-    if decision.copies or record.copies:
+    if decision.copies or record.copies:  # only bags have copies
         record.copies = decision.copies
-        record.left = [entry.tasks for entry in decision.copies]
+        record.unfinished = [entry.tasks for entry in decision.copies]
     for slot, placement in plan.placements():
         if slot not in state.agenda:
             undo.put(state.agenda, slot, {})
@@ -85,6 +85,7 @@ def _restarts(state: EngineState, record: JobRecord, plan: Schedule) -> NDArray[
     """Return which active slots of a plan begin with a restart, None if restarts cost nothing."""
     if not record.job.restart or not state.capabilities.charges_restarts or not len(plan):
         return None
+    # After a pause, the first placement is a restart even if it equals the running one.
     present = state.running.get(record.job.name) if plan.start == state.slot else None
     return plan.moved(present, ran=state.cluster.restart_first or record.started is not None)
 
@@ -106,13 +107,13 @@ def _place(state: EngineState, record: JobRecord, decision: events.Place) -> Non
     if decision.copies:
         record.plans = record.plans + 1
         record.copies = decision.copies
-        record.left = [entry.tasks for entry in decision.copies]
+        record.unfinished = [entry.tasks for entry in decision.copies]
     state.set_status(record, Status.ADMITTED)
     state.mark_moved(job.name)
 
 
 def _check_servers_available(state: EngineState, record: JobRecord, servers: Iterable[int]) -> None:
-    """Check that no unavailable server is used, except a cordoned one on which the job runs."""
+    """Check that the servers are available, or are cordoned ones on which the job runs."""
     # The ledger alone can't refuse these: a process may need no counted resource.
     for row in state.lost.intersection(servers) if state.lost else ():
         if row not in state.cordoned or not runs_on(state, record.job.name, row):
@@ -124,12 +125,12 @@ def _pause(state: EngineState, record: JobRecord, decision: events.Pause) -> Non
     if record.placement is None:
         raise record.error("paused, but it has no placement")
     state.release_job(decision.job)
-    if record.promise is None:
+    if record.promise is None:  # a promised job stays admitted while it is paused
         state.set_status(record, Status.QUEUED)
 
 
 def _queue(state: EngineState, record: JobRecord, _decision: events.Queue) -> None:
-    if record.status is Status.ARRIVED:
+    if record.status is Status.ARRIVED:  # for other jobs, the decision only carries a message
         state.set_status(record, Status.QUEUED)
 
 
@@ -137,10 +138,10 @@ def _promise(state: EngineState, record: JobRecord, decision: events.Promise) ->
     if len(record.plan):
         raise record.error("promised, although it follows a plan")
     completion = decision.completion
-    # A job that runs may complete in the slot under way.
+    # A job that runs may complete in the running slot, which is the one before `state.slot`.
     runs = state.slot_running is not None and record.job.name in state.running
     if completion is not None and completion < state.slot - runs:
-        raise record.error(f"promised for slot {completion}, which is over")
+        raise record.error(f"promised for slot {completion}, which has passed")
     if completion is not None and state.until is not None and completion >= state.until:
         raise record.error(
             f"promised for slot {completion}, but nothing runs in slot {state.until} or later"

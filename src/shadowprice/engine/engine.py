@@ -1,7 +1,8 @@
 """The engine: events in, commands out. It reads no clock, no file and no random number.
 
 `HANDLERS` has one row for each type of event. A new type gets a class in `core.events`, a row here,
-a handler in the module of its concept, a check in `event_validation`, and a format in `records`.
+and a handler in the module of its concept. It also needs a check in `event_validation`, and a
+format in `records`.
 """
 
 from __future__ import annotations
@@ -55,14 +56,18 @@ PRIORITY: Final[Mapping[type, int]] = {
     events.SlotBegan: 4,
     events.SlotEnded: 5,
 }
-"""Order in which a simulation sends the events between two slots; the sort is stable."""
+"""Order in which a simulation sends the events of a slot; events of equal priority keep theirs.
+
+Servers change before jobs are decided, so that the decisions see the present servers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An event with its decisions: enough to apply it again without the policy.
 
-    ``sequence`` counts events from 1. ``consultations`` has the decisions of each query, in order.
+    ``sequence`` counts events from 1. ``consultations`` has the decisions of each query of the
+    policy, in order.
     """
 
     sequence: int
@@ -169,7 +174,7 @@ class Engine:
     # ------------------------------------------------------------ events
 
     def handle(self, event: events.DriverEvent) -> list[events.Command]:
-        """Apply an event and return the commands for the driver, in the order of their effect.
+        """Apply an event; return the commands for the driver, which carries them out in order.
 
         Raises PolicyError if the policy's decision breaks a rule, and EventError if the event is
         out of order or names an unknown job or server.
@@ -192,16 +197,16 @@ class Engine:
     def pass_quiet_slots(self, progress: Mapping[str, int], limit: int) -> int:
         """Pass up to ``limit`` quiet slots at once, and return how many.
 
-        In a quiet slot no job starts, stops or completes, and the policy decides nothing. The state
-        becomes that after `SlotBegan` and `SlotEnded` of each of these slots, with this progress.
-        Slots within `atomic` are never passed.
+        In a quiet slot no job starts, stops or completes, and the policy decides nothing. The
+        result is the same as `SlotBegan` and `SlotEnded` of each slot with this progress. Within
+        `atomic` no slots are passed, because they can't be rolled back.
         """
         slots = count_quiet_slots(self.state, progress, limit)
         if slots and self.capabilities.wakes_every_slot:
-            slots = self.session.hold(progress, slots)
+            slots = self.session.hold(progress, slots)  # the policy must agree to be left out
         if slots:
             pass_quiet_slots(self.state, progress, slots)
-            self.last = Entry(
+            self.last = Entry(  # as if every slot had its events
                 self.sequence, events.SlotEnded(self.slot - 1, dict(progress), {}), ()
             )
         return slots
@@ -242,10 +247,10 @@ class Engine:
     def _apply_tentatively(
         self, event: events.DriverEvent, script: Sequence[Consultation] | None
     ) -> StagedEvent:
-        """Apply an event with the policy's decisions (or those of ``script``), for rollback."""
+        """Apply an event, but keep its undo log; ``script`` replaces the policy's decisions."""
         state, session = self.state, self.session
         if state.undo:
-            raise EventError("an event is being decided; settle it first")
+            raise EventError("another event is staged; commit it or roll it back first")
         handler = HANDLERS.get(type(event))
         if handler is None:
             raise EventError(f"{event!r} is not an event")
@@ -253,7 +258,7 @@ class Engine:
         session.begin_event(script)
         state.begin_event()
         try:
-            if event.slot > state.ledger.start:
+            if event.slot > state.ledger.start:  # past the running slot, or past skipped ones
                 state.advance(event.slot)
             commands = handler(state, session, event)
         except BaseException:
@@ -270,7 +275,7 @@ class Engine:
             self.state.enclosing_undo.assign(self, "last", entry)
         else:
             self.last = entry
-        # The policy comes first: a rollback is in reverse order, and the policy needs the state.
+        # The policy first: a rollback runs in reverse, and a restored policy needs the old state.
         self.session.commit_event()
         self.state.commit_event()
 
@@ -281,7 +286,7 @@ class Engine:
     # ------------------------------------------------------------ quotes
 
     def quote(self, job: Job, *, explained: bool = False) -> Quote:
-        """Return the decision on a job if it arrived next; the state doesn't change.
+        """Return the decision that a job would get if it arrived next; no job or plan changes.
 
         The utility counts from the job's arrival slot, which may be in the past. If ``explained``,
         a refusal includes its reason. Raises ShadowpriceError if the policy gives no quotes, the
@@ -302,5 +307,6 @@ class Engine:
             return Quote.of(events.Reject(job.name, refusal), slot)
         self.session.resync_if_stale()
         if slot > self.ledger.start:
-            self.state.advance_for_query(slot)  # past the running slot
+            # While a slot runs, the ledger still begins with it, but quotes are for the next one.
+            self.state.advance_for_query(slot)
         return policy.quote(self.view, job, explained=explained)

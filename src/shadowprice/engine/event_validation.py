@@ -13,6 +13,7 @@ from shadowprice.core.wording import hint_for_unknown
 from shadowprice.engine.state import EngineState
 
 _MAX_PROGRESS: Final = int(bounds.PROGRESS.maximum)
+_MAX_AMOUNT: Final = 2**62  # of a resource; the sum of two amounts fits an int64
 
 
 def check_event(state: EngineState, event: events.DriverEvent) -> None:
@@ -48,13 +49,13 @@ def _check_integer(what: str, value: object, maximum: int = _MAX_PROGRESS) -> No
         raise EventError(f"{what} is {value!r}, not a whole number from 0 to {maximum}")
 
 
-def _text(what: str, value: object) -> None:
+def _check_name(what: str, value: object) -> None:
     if not isinstance(value, str) or not value:
         raise EventError(f"{what} is {value!r}, not a name")
 
 
 def _check_known(what: str, name: object, known: Collection[str]) -> None:
-    _text(what, name)
+    _check_name(what, name)
     if str(name) not in known:
         hint = hint_for_unknown(name, known, "")
         raise EventError(f"unknown {what} {name!r}{hint and f'; {hint}'}")
@@ -76,7 +77,7 @@ def check_job(cluster: Cluster, job: Job, slot: int) -> None:
     """Raise EventError unless a job fits the cluster, and arrives by ``slot``."""
     if not isinstance(job, Job):
         raise EventError(f"{job!r} is not a job")
-    _text("a job's name", job.name)
+    _check_name("a job's name", job.name)
     if type(job.arrival) is not int or not 0 <= job.arrival <= slot:
         raise EventError(f"job {job.name!r} arrives in slot {job.arrival}, not by slot {slot}")
     resource_count = len(cluster.resources)
@@ -89,7 +90,7 @@ def check_job(cluster: Cluster, job: Job, slot: int) -> None:
 
 
 def _check_cancellation(state: EngineState, event: events.JobCancelled) -> None:
-    _text("a job's name", event.job)
+    _check_name("a job's name", event.job)
     if event.job not in state.jobs and event.job not in state.departed:
         raise EventError(f"job {event.job!r} was cancelled, but never arrived")
 
@@ -106,7 +107,7 @@ def _check_revision(state: EngineState, event: events.JobRevised) -> None:
 
 
 def _check_generation(state: EngineState, event: events.GenerationEvent) -> None:
-    if event.job in state.departed and event.job not in state.jobs:
+    if event.job in state.departed and event.job not in state.jobs:  # a late report
         return
     _check_known("job", event.job, state.jobs)
     _check_integer(f"the generation of job {event.job!r}", event.generation)
@@ -182,7 +183,7 @@ def _check_server(state: EngineState, event: events.ServerLost | events.ServerBa
 def _check_capacity(state: EngineState, event: events.CapacityChanged) -> None:
     cluster = state.cluster
     for name, server in event.servers.items():
-        _text("a server's name", name)
+        _check_name("a server's name", name)
         if server is None:
             _check_known("server", name, cluster.index)
             continue
@@ -192,7 +193,7 @@ def _check_capacity(state: EngineState, event: events.CapacityChanged) -> None:
             raise EventError(f"server {name!r} can't be both drained and cordoned")
         for resource, amount in server.capacity.items():
             _check_known("resource", resource, cluster.column)
-            _check_integer(f"the {resource} of server {name!r}", amount, 2**62)
+            _check_integer(f"the {resource} of server {name!r}", amount, _MAX_AMOUNT)
     removed = {name for name, server in event.servers.items() if server is None}
     if len(removed) == cluster.servers and not event.servers.keys() - removed:
         raise EventError("the last server cannot be removed; drain it, or add others with it")
@@ -200,14 +201,15 @@ def _check_capacity(state: EngineState, event: events.CapacityChanged) -> None:
         names = [tenant.name for tenant in event.tenants if isinstance(tenant, Tenant)]
         if len(names) != len(event.tenants) or len(set(names)) < len(names):
             raise EventError("tenants are repeated or invalid")
-        open_ = {record.job.tenant for record in state.open_jobs.values()} - {None}
-        if names and open_ - set(names):
-            remaining = ", ".join(sorted(str(name) for name in open_ - set(names)))
-            raise EventError(f"tenants with open jobs cannot leave: {remaining}")
+        missing = {record.job.tenant for record in state.open_jobs.values()} - {None, *names}
+        if names and missing:  # without tenants, jobs may name any
+            listed = ", ".join(sorted(map(str, missing)))
+            raise EventError(f"tenants with open jobs cannot be removed: {listed}")
         for tenant in event.tenants:
             for resource, amount in tenant.share.items():
                 _check_known("resource", resource, cluster.column)
-                _check_integer(f"the {resource} share of tenant {tenant.name!r}", amount, 2**62)
+                what = f"the {resource} share of tenant {tenant.name!r}"
+                _check_integer(what, amount, _MAX_AMOUNT)
     restart = event.restart_seconds
     if restart is not None and not 0 <= restart <= cluster.slot_seconds:
         raise EventError(f"a restart of {float(restart):g} s is negative, or longer than a slot")
@@ -217,7 +219,7 @@ def _check_acknowledgements(state: EngineState, event: events.Acknowledged) -> N
     for number in event.commands:
         _check_integer("a command's number", number)
         if number > state.commands:
-            raise EventError(f"command {number} was never given; {state.commands} was the last")
+            raise EventError(f"unknown command {number}; the last one is {state.commands}")
 
 
 def _check_timespan(_state: EngineState, event: events.TimespanChanged) -> None:

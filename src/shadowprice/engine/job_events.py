@@ -53,7 +53,7 @@ def add_jobs(state: EngineState, session: PolicySession, event: JobsArrived) -> 
     for job in candidates:
         record = state.jobs[job.name]
         if record.status is Status.ARRIVED:
-            if not session.is_replaying:
+            if not session.is_replaying:  # replay follows the record, also without a decision
                 raise record.error("the policy decided nothing")
             state.set_status(record, Status.QUEUED)
     return commands
@@ -72,7 +72,7 @@ def refusal_without_policy(state: EngineState, job: Job) -> Refusal | None:
 
 def cancel_job(state: EngineState, session: PolicySession, event: JobCancelled) -> list[Command]:
     """Close an open job that its owner cancelled, and stop it if it runs."""
-    if event.job not in state.open_jobs:
+    if event.job not in state.open_jobs:  # the job may have ended before the request arrived
         return []
     refusal = Refusal(RefusalReason.CANCELLED, "cancelled by its owner")
     return _withdraw(state, session, event, Status.CANCELLED, refusal)
@@ -100,11 +100,11 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     old_job = record.job
     done = Fraction(record.progress * old_job.work, old_job.required)
     if not _has_same_speed(job, old_job):
-        # A partial mini-batch starts over, because it was counted at a speed that was wrong.
+        # The partial mini-batch is discarded, because it was counted at the old, wrong speed.
         done = Fraction(int(done))
     state.touch(record).job = job
     if job.resumable and job.differs_only("resumable", old_job):
-        return []  # plans don't depend on this field
+        return []  # every plan stays valid
     progress = record.units(record.measured) if record.measured else done * job.required / job.work
     # The job completes when a slot or its processes end, so some work is always left.
     record.progress = min(job.required - 1, int(progress))
@@ -112,8 +112,8 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     if len(record.plan):
         is_allowed = replanning.plan_is_allowed(record, old_job, state.slot)
     else:
-        is_allowed = replanning.standing_holds(record, old_job)
-    if not is_allowed:  # before the query, so that the policy sees what is really reserved
+        is_allowed = replanning.placement_is_allowed(record, old_job)
+    if not is_allowed:  # before the query, so that the policy sees the real reservations
         state.displace([name])
         commands.append(Displaced(state.slot, name, "it was revised"))
     session.resync_in_event()
@@ -123,7 +123,7 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     if any(isinstance(command, Decided) and command.decision.job == name for command in decisions):
         if record.status is not Status.ADMITTED:
             return commands + decisions
-        # The job has a plan or promise again: nothing displaced it.
+        # The job has a plan or promise again, so to the driver nothing displaced it.
         return [
             command
             for command in decisions
@@ -142,7 +142,7 @@ def _has_same_speed(job: Job, other: Job) -> bool:
     if job.worker_counts.tolist() != other.worker_counts.tolist():
         return False
     speed, before = (each.gains * (each.work / each.required) for each in (job, other))
-    return bool(np.allclose(speed, before, rtol=1e-9))
+    return bool(np.allclose(speed, before, rtol=1e-9))  # equal except for rounding
 
 
 def fail_generation(state: EngineState, session: PolicySession, event: JobFailed) -> list[Command]:
@@ -154,10 +154,10 @@ def fail_generation(state: EngineState, session: PolicySession, event: JobFailed
     state.end_run(event.job)
     if record.failures <= event.retries:
         cordoned = [row for row in state.cordoned if state.ledger.uses(event.job, row)]
-        if cordoned:  # it can't start there again
+        if cordoned:  # the next generation can't start there
             name = state.cluster.names[min(cordoned)]
             return replanning.replan(state, session, [event.job], f"{name} is cordoned")
-        return []  # the job restarts in its plan or placement at the next slot
+        return []  # the next `SlotBegan` restarts the job in its plan or placement
     refusal = Refusal(RefusalReason.FAILED, event.reason, numbers={"failures": record.failures})
     withdrawn = JobCancelled(event.slot, event.job)
     return _withdraw(state, session, withdrawn, Status.FAILED, refusal)
@@ -180,10 +180,10 @@ def finish_job(state: EngineState, session: PolicySession, event: JobEnded) -> l
         return []
     state.touch(record).progress = record.job.required
     if event.job not in state.running:
-        # To the policy, a job that waits doesn't finish. It leaves, as if it were cancelled.
+        # The job waits, so the policy has no run that could finish: to it, the job is cancelled.
         commands = complete(state, event.job, event.slot - 1)
         return commands + session.query(JobCancelled(event.slot, event.job))
-    state.end_run(event.job)
+    state.end_run(event.job)  # so that `complete` stops nothing
     commands = complete(state, event.job, event.slot - 1)
     return commands + session.query(JobsFinished(event.slot, (event.job,)))
 
@@ -214,7 +214,7 @@ def record_acknowledgements(
     """Discard commands that the driver carried out."""
     for number in event.commands:
         if number in state.unacknowledged:
-            state.undo.drop(state.unacknowledged, number, int)
+            state.undo.drop(state.unacknowledged, number, order=int)  # sorted by number
     return []
 
 
@@ -235,7 +235,7 @@ def record_measurements(
         if record is None:
             continue
         if measured < record.measured:
-            # Not past the point where its generation began: the job repeats work it hadn't saved.
+            # The generation reported nothing above its start: it repeats work that wasn't saved.
             if record.measured <= record.resumed_at:
                 lost = max(record.lost, record.measured - measured)
                 state.touch(record).lost = lost
@@ -243,6 +243,6 @@ def record_measurements(
         previous = state.touch(record).measured
         record.measured = measured
         progress = min(record.job.required, record.units(measured))
-        # The first report replaces the estimate by time, even if that makes progress smaller.
+        # The first report replaces progress that was estimated by time, even by a smaller value.
         record.progress = max(record.progress, progress) if previous else progress
     return []

@@ -41,9 +41,9 @@ A job is `ARRIVED` only while the event of its arrival is handled.
 class JobRecord:
     """The mutable state of one job; policies see it as `core.policy.JobState`.
 
-    It has four starts. ``started`` and ``began`` are a slot and a command of the job. The other two
-    are slots of the newest generation: its command is due in ``generation_slot``, and its processes
-    run since ``running_since``.
+    Four fields are about starts. ``started`` is the first slot in which the job ran, and
+    ``last_start`` the number of its last Start command. The newest generation's command is due in
+    ``generation_slot``, and its processes run since ``running_since``.
     """
 
     job: Job
@@ -57,22 +57,23 @@ class JobRecord:
     promise: int | None = None  # completion slot promised by a policy that doesn't commit plans
     refusal: Refusal | None = None  # why it was refused, dropped or cancelled
     plans: int = 0  # number of committed plans
-    copies: tuple[TaskCopies, ...] = ()  # of a bag: copies of the tasks left at the current plan
-    left: list[int] = field(default_factory=list)  # unfinished tasks, by entry of `copies`
+    copies: tuple[TaskCopies, ...] = ()  # of a bag: copies of its tasks in the current plan
+    unfinished: list[int] = field(default_factory=list)  # unfinished tasks, by entry of `copies`
     finished: list[int] = field(default_factory=list)  # finished tasks of a bag, by group
     measured: int = 0  # reported progress, in millionths of a mini-batch
     generation: int = 0  # number of the newest generation, 0 before the first
     failures: int = 0  # number of failed generations
-    began: int = 0  # number (not slot) of its last Start command; running jobs are sorted by it
-    committed: int = 0  # number of its plan among all plans; jobs in a slot are sorted by it
-    following: int = 0  # number of the plan of the newest generation
+    last_start: int = 0  # number of its last Start command, by which running jobs are sorted
+    commitment: int = 0  # number of its plan among all plans, by which jobs in a slot are sorted
+    generation_plan: int = 0  # number of the plan of the newest generation
     resumed_at: int = 0  # `measured` when the newest generation began; -1 if it ended by itself
     resumed_before: int = -1  # `resumed_at` of the previous generation if a command stopped it
     lost: int = 0  # maximum of `measured` that a generation had to repeat
     generation_slot: int = 0  # slot of the newest generation's Start or Resize command
     running_since: int = -1  # slot in which its processes began to run, -1 before
-    earlier_slots: int = 0  # run by earlier generations, since the last one that ended by itself
-    earlier_share: float = 0.0  # the same in multiples of the job's stated duration
+    # Slots that earlier generations ran, since the last one that ended by itself:
+    earlier_slots: int = 0
+    earlier_share: float = 0.0  # these slots over the job's stated duration; may exceed 1
 
     @property
     def tasks_left(self) -> tuple[int, ...]:
@@ -90,12 +91,12 @@ class JobRecord:
         """Maximum number of running copies of a bag's unfinished tasks; 0 if it doesn't run."""
         if self.placement is None and not len(self.plan):
             return 0
-        pairs = zip(self.left, self.copies, strict=True)
+        pairs = zip(self.unfinished, self.copies, strict=True)
         return sum(remaining * entry.copies for remaining, entry in pairs)
 
     @property
     def remaining(self) -> int:
-        """Progress units that remain, at least 1: a job that did its work runs for another slot."""
+        """Progress units that remain, at least 1: an open job needs a slot, even with all done."""
         return max(1, self.job.required - self.progress)
 
     def units(self, micro: int) -> int:
@@ -112,7 +113,7 @@ class JobRecord:
         return -(-self.job.required // gain)
 
     def values(self) -> tuple[Any, ...]:
-        """Return all values for rollback; within an event, lists must be replaced, not changed."""
+        """Return all fields for rollback; an event must replace lists, never change them."""
         return _VALUES(self)
 
     def restore(self, values: tuple[Any, ...]) -> None:
@@ -123,7 +124,7 @@ class JobRecord:
     def copy(self) -> JobRecord:
         """Return an independent copy."""
         copy = JobRecord(*_VALUES(self))
-        copy.left, copy.finished = list(self.left), list(self.finished)
+        copy.unfinished, copy.finished = list(self.unfinished), list(self.finished)
         return copy
 
     def check_transition(self, status: Status) -> None:

@@ -1,9 +1,9 @@
 """The journal of a run: a header, then every event with the decisions on it.
 
-The format is JSON Lines. Only events change an engine, and their decisions are stored with them. So
-`replay` needs neither the policy nor its version or parameters. Servers are stored by name and jobs
-in full. Every `DIGEST_EVERY` events a line holds the digest of the state, which replay compares.
-The journal is read line by line.
+The format is JSON Lines. Only events change an engine, and the policy's decisions are stored with
+them. So `replay` needs neither the policy nor its version or parameters. Servers are stored by name
+and jobs in full. Every `DIGEST_EVERY` events a line holds the digest of the state, which replay
+compares. The journal is read line by line.
 
 If a crash cut off the last line, the line is dropped with a notice, because its event never took
 effect. Any other damage is an error that names the line.
@@ -35,7 +35,7 @@ DIGEST_EVERY: Final = 1000
 """Number of events between two digests."""
 
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_WRONG: Final = (
+_INVALID_VALUE_ERRORS: Final = (
     ValueError,
     LookupError,
     TypeError,
@@ -44,19 +44,19 @@ _WRONG: Final = (
     AssertionError,
     RecursionError,
 )
-"""Errors that invalid values can cause wherever they are first used."""
+"""Errors that invalid values of a damaged journal can cause wherever they are first used."""
 
 _MAX_CONSULTATIONS: Final = 1000
-"""Maximum consultations of one event without decisions; an engine makes one or two."""
+"""Maximum queries of one event without decisions; an engine makes one or two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
     """The first line of a journal: the cluster before the first event, and the engine's settings.
 
-    Replay needs the capabilities, because the engine's rules depend on them. ``parameters`` of the
-    policy are for readers only. ``versions`` are those of shadowprice and Python that wrote the
-    journal. ``until`` and ``acknowledges`` are as in `Engine`.
+    Replay needs the capabilities, because the engine's rules depend on them. The policy's
+    ``parameters`` are only for people. ``versions`` are those of shadowprice and Python that wrote
+    the journal. ``until`` and ``acknowledges`` are as in `Engine`.
     """
 
     cluster: Cluster
@@ -100,14 +100,14 @@ class Header:
 
     @classmethod
     def read(cls, line: str, location: str) -> Header:
-        """Parse a header; ``location`` is the location for error messages.
+        """Parse a header; ``location`` is for error messages.
 
         Raises InputError if the line isn't a header, or has another version.
         """
         try:
             record = json.loads(line)
             version = record.get("journal")
-        except _WRONG as error:
+        except _INVALID_VALUE_ERRORS as error:
             raise _damage_error(location, "is not a header of a journal") from error
         if version != FORMAT:
             raise InputError(
@@ -128,7 +128,7 @@ class Header:
                 record["acknowledges"],
             )
             header._check_types()
-        except _WRONG as error:
+        except _INVALID_VALUE_ERRORS as error:
             raise _damage_error(location, "is not a header of a journal") from error
         return header
 
@@ -139,8 +139,8 @@ class Header:
         if not all(isinstance(text, str) for text in (*texts, *self.versions.values())):
             raise TypeError("a name is not text")
         if not all(type(slot) is int for slot in slots):
-            raise TypeError("a number of slots is not a number")
-        self.parameters.keys()
+            raise TypeError("a number of slots is not an integer")
+        self.parameters.keys()  # raises AttributeError for other values than mappings
 
     def engine(self, policy: Policy | None = None) -> Engine:
         """Return an engine to replay the journal into.
@@ -164,7 +164,7 @@ class ReplayOnlyPolicy:
     def decide(self, view: View, event: PolicyEvent) -> Sequence[Decision]:
         """Raise ShadowpriceError: there is no policy."""
         del view
-        raise ShadowpriceError(f"{event.tag}: no policy is there to decide")
+        raise ShadowpriceError(f"{event.tag}: this engine only replays, and has no policy")
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return an empty mapping: the journal's header holds the parameters."""
@@ -176,7 +176,7 @@ class ReplayOnlyPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The digest of the state after an event."""
+    """A line of the journal with the digest of the state after an event."""
 
     sequence: int
     digest: str
@@ -204,7 +204,7 @@ class JournalWriter:
     def __init__(self, path: Path, header: Header) -> None:
         # Paths may contain bytes that aren't valid text: these are written as JSON escapes.
         self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
-        self._since = 0
+        self._events_since_digest = 0
         try:
             self._write(header.line(), "header")
         except BaseException:
@@ -217,15 +217,15 @@ class JournalWriter:
         Raises InputError if its line exceeds the limit of `JournalReader`.
         """
         self._write(entry_line(entry, engine.cluster.names), f"event {entry.sequence}")
-        self._since += 1
-        if self._since >= DIGEST_EVERY:
+        self._events_since_digest += 1
+        if self._events_since_digest >= DIGEST_EVERY:
             self.mark(engine)
 
     def mark(self, engine: Engine) -> None:
         """Append the digest of an engine's state."""
         mark = {"digest": engine.state_digest(), "n": engine.sequence}
         self._write(_ENCODE(mark), "digest")
-        self._since = 0
+        self._events_since_digest = 0
 
     def _write(self, line: str, what: str) -> None:
         size = len(line.encode(errors="backslashreplace")) + 1
@@ -264,7 +264,7 @@ class JournalReader:
                 first = self._line(file, 1)
         except OSError as error:
             raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from error
-        self.header = Header.read(_text(first, self._place(1)), self._place(1))
+        self.header = Header.read(_decode(first, self._location(1)), self._location(1))
 
     def __iter__(self) -> Iterator[Entry | Mark]:
         """Yield events with their decisions, and digests, in order."""
@@ -274,9 +274,9 @@ class JournalReader:
             number = 1
             while line := self._line(file, number + 1):
                 number += 1
-                location = self._place(number)
+                location = self._location(number)
                 try:
-                    item = _item(_text(line, location), cluster, location)
+                    item = _parse_line(_decode(line, location), cluster, location)
                 except InputError:
                     if line.endswith(b"\n") or file.peek(1):  # not the last line
                         raise
@@ -301,10 +301,10 @@ class JournalReader:
     def _line(self, file: IO[bytes], number: int) -> bytes:
         """Read the next line, empty at the end; raise InputError if it exceeds the limit."""
         line = file.readline(int(bounds.JOURNAL_LINE.maximum) + 1)
-        bounds.JOURNAL_LINE.check(len(line), self._place(number))
+        bounds.JOURNAL_LINE.check(len(line), self._location(number))
         return line
 
-    def _place(self, number: int) -> str:
+    def _location(self, number: int) -> str:
         return f"{self.path}: line {number}"
 
 
@@ -321,7 +321,7 @@ def replay(journal: JournalReader, engine: Engine) -> Engine:
 def replay_item(engine: Engine, item: Entry | Mark, path: Path) -> None:
     """Apply the next item of a journal: handle an event, or compare a digest.
 
-    ``path`` is the location of the journal for error messages. Raises ShadowpriceError if the event
+    ``path`` is that of the journal, for error messages. Raises ShadowpriceError if the event
     doesn't fit the state, or the digest doesn't match.
     """
     try:
@@ -329,7 +329,7 @@ def replay_item(engine: Engine, item: Entry | Mark, path: Path) -> None:
             engine.apply(item)
             return
         matches = item.digest == engine.state_digest()
-    except _WRONG as error:
+    except _INVALID_VALUE_ERRORS as error:
         raise ShadowpriceError(
             f"{path}: event {item.sequence} does not fit the state "
             f"({type(error).__name__}: {error}); the journal was changed, or was written by "
@@ -347,13 +347,13 @@ def parse_entry(line: str, cluster: Cluster) -> Entry:
 
     ``cluster`` is the cluster before the event.
     """
-    item = _item(line, cluster, "journal")
+    item = _parse_line(line, cluster, "journal")
     if not isinstance(item, Entry):
         raise _damage_error("journal", "is not an event of a journal")
     return item
 
 
-def _item(line: str, cluster: Cluster, location: str) -> Entry | Mark:
+def _parse_line(line: str, cluster: Cluster, location: str) -> Entry | Mark:
     try:
         record = json.loads(line)
         if "digest" in record:
@@ -365,7 +365,7 @@ def _item(line: str, cluster: Cluster, location: str) -> Entry | Mark:
         event = records.event_from_record(record)
         if type(event.slot) is not int or not 0 <= event.slot <= bounds.SLOT.maximum:
             raise ValueError("is in no slot")
-        if isinstance(event, CapacityChanged):
+        if isinstance(event, CapacityChanged):  # the decisions may name its new servers
             cluster = changed_cluster(cluster, event).cluster
         consultations = tuple(
             tuple(
@@ -373,12 +373,12 @@ def _item(line: str, cluster: Cluster, location: str) -> Entry | Mark:
             )
             for consultation in decided
         )
-    except _WRONG as error:
+    except _INVALID_VALUE_ERRORS as error:
         raise _damage_error(location, "is not an event of a journal") from error
     return Entry(sequence, event, consultations)
 
 
-def _text(line: bytes, location: str) -> str:
+def _decode(line: bytes, location: str) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:

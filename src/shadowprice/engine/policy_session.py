@@ -1,11 +1,11 @@
 """The policy of an engine: its queries, and saving and restoring its state.
 
-A policy's state are its pickled attributes. Objects that it shares with the engine are stored by
-reference: open jobs by name, the cluster and the view. So the cost grows only with the policy's own
-data. The policy state also fits a clone of the engine, and can be moved to another process.
+The state of a policy consists of its pickled attributes. Open jobs, the cluster, the view and the
+ledger, which it shares with the engine, are pickled by reference. So the cost only grows with the
+policy's own data. The state can be loaded into a clone of the engine, or in another process.
 Unpickling is restricted to plain values, arrays, and classes of this package or the policy's
 package. The meaning of the attributes depends on the source code, so stored policy state is
-labelled with a digest of it (`sources`).
+labelled with a digest of the sources (`sources`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PLAIN: Final = frozenset(
     | {
         ("array", "array"),
         ("array", "_array_reconstructor"),
-        ("builtins", "getattr"),
+        ("builtins", "getattr"),  # in the pickled form of bound methods
         ("copyreg", "_reconstructor"),
         ("fractions", "Fraction"),
         ("functools", "partial"),
@@ -50,8 +50,7 @@ _PLAIN: Final = frozenset(
 )
 """Classes and functions that policy state may contain besides numpy's and this package's."""
 
-
-_MADE_OF: Final = ("cloning", "core", "engine", "kernels", "distributions", "policies")
+_STATE_PACKAGES: Final = ("cloning", "core", "engine", "kernels", "distributions", "policies")
 """Packages whose classes occur in policy state."""
 
 
@@ -60,11 +59,11 @@ def sources() -> str:
     """Return a digest of the source code that the meaning of policy state depends on."""
     digest = hashlib.sha256()
     package = resources.files("shadowprice")
-    for name in _MADE_OF:
+    for name in _STATE_PACKAGES:
         for path, entry in _modules(package / name, name):
             digest.update(f"{path}\0".encode())
             digest.update(hashlib.sha256(entry.read_bytes()).digest())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]  # 64 bits suffice to tell versions apart
 
 
 def _modules(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
@@ -76,7 +75,7 @@ def _modules(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]
 
 
 def dump_policy_state(policy: Policy, view: EngineView) -> bytes:
-    """Return a policy's pickled state; raise PolicyError if it holds, for example, a file."""
+    """Return a policy's pickled state; raise PolicyError if an attribute can't be pickled."""
     stream = io.BytesIO()
     try:
         _Writer(stream, view).dump(vars(unwrap_policy(policy)))
@@ -97,10 +96,11 @@ class SavedPolicyState:
     @classmethod
     def of(cls, pickled: bytes, view: EngineView) -> SavedPolicyState:
         """Return policy state with the cluster and the open jobs of the view."""
-        return cls(pickled, view.cluster, {name: s.job for name, s in view.open_jobs.items()})
+        jobs = {name: record.job for name, record in view.open_jobs.items()}
+        return cls(pickled, view.cluster, jobs)
 
     def load(self, policy: Policy, view: EngineView) -> None:
-        """Restore the policy state; the policy must then resync with a ``view`` that changed."""
+        """Restore the policy state; if the ``view`` has changed since, the policy must resync."""
         target = unwrap_policy(policy)
         stream, module = io.BytesIO(self.pickled), type(target).__module__
         try:
@@ -130,7 +130,8 @@ def copy_policy(policy: Policy, pickled: bytes, view: EngineView) -> Policy:
     return copy
 
 
-# Placeholders for shared objects. Pickle stores their names, and `_Reader` replaces them.
+# Placeholders for shared objects. Pickle stores the names of these functions with an argument, and
+# `_Reader` calls lookups of the shared objects instead.
 
 
 def _job(name: str) -> Any:
@@ -214,13 +215,13 @@ class PolicySession:
         self.view = EngineView(state)
         self.consultations: list[Consultation] = []  # of the event that is being handled
         self._state = state
-        self._script: Iterator[Consultation] | None = None
+        self._script: Iterator[Consultation] | None = None  # recorded decisions, during replay
         self.is_following = False
-        """If true, replay also queries the policy, so that it learns again what it learnt.
+        """If true, replay also queries the policy, so that it learns again from the events.
 
         If a decision differs from the recorded one, this becomes False, and the policy resyncs.
         """
-        self._saved: bytes | None = None  # pickled state between the events, if it was needed
+        self._saved: bytes | None = None  # pickled state before the next event, once it is needed
         self._last_dump: SavedPolicyState | None = None
         self._was_queried = False  # by the event that is being handled
         self._is_stale = False
@@ -282,6 +283,7 @@ class PolicySession:
         """Yield the recorded decisions on an event, while the policy decides on it again."""
         names = self._state.cluster.names
 
+        # A generator, so that errors of the query itself are raised by `next` too.
         def decide() -> Iterator[Decision]:
             yield from self._policy_decisions(event)
 
@@ -293,7 +295,7 @@ class PolicySession:
                     record = None if repeated is None else decision_record(repeated, names)
                     if record != decision_record(decision, names):
                         self._lose_track(f"{repeated!r} instead of {decision!r}")
-                except Exception as error:  # whatever the policy raises, the record counts
+                except Exception as error:  # the recorded decisions apply in any case
                     self._lose_track(error)
             yield decision
         try:
@@ -303,11 +305,11 @@ class PolicySession:
             self._lose_track(error)
 
     def _lose_track(self, reason: object) -> None:
-        log.info("resyncing the policy, which decided otherwise than recorded: %s", reason)
+        log.info("resyncing the policy, because its decisions differ from the record: %s", reason)
         self.is_following, self._is_stale = False, True
 
     def resync_in_event(self) -> None:
-        """Resync the policy within an event that changes what its plans assume."""
+        """Resync the policy within an event that changes a job, the servers or the timespan."""
         if self._script is not None and self.is_following:
             try:
                 self._resume()
@@ -336,9 +338,9 @@ class PolicySession:
         return self._saved
 
     def save_for_rollback(self) -> None:
-        """Save the policy state, so that a rollback restores exactly this one.
+        """Save the policy state, so that a rollback restores exactly this state.
 
-        Without it, a session that doesn't save before each event goes back to an earlier dump.
+        Otherwise, a session that doesn't save before each event restores an earlier dump.
         """
         self.dump_state()
 
@@ -356,7 +358,7 @@ class PolicySession:
         try:
             self.resync_in_event()
         except BaseException:
-            # The policy's own state is undefined now: it resyncs before its next use.
+            # The policy may have changed some of its attributes: it resyncs before its next use.
             self._state.undo.rollback()
             self._was_queried, self._is_stale = False, True
             raise
@@ -377,7 +379,8 @@ class PolicySession:
             self._script = iter(script)
             return
         self.resync_if_stale()
-        if self.saves_policy_state and self._saved is None:  # now, because new jobs aren't open yet
+        # Before new jobs are open, so that the state only refers to jobs that a rollback keeps.
+        if self.saves_policy_state and self._saved is None:
             self._saved = dump_policy_state(self.policy, self.view)
 
     def end_script(self) -> None:

@@ -1,4 +1,4 @@
-"""Conversion of clusters, events and decisions to plain values and back; servers by name."""
+"""Conversion of clusters, events and decisions to values of JSON and back; servers by name."""
 
 from __future__ import annotations
 
@@ -124,6 +124,7 @@ def _record(message: DriverEvent | Decision, names: Sequence[str]) -> Fields:
     record: Fields = {}
     for field in fields(message):
         name, value = field.name, getattr(message, field.name)
+        # Rows follow from names. The value {} is that of fields with a default factory.
         if name == "row" or (name in optional and value in (field.default, {})):
             continue
         if name == "schedule":
@@ -164,6 +165,7 @@ def _read_servers(record: Mapping[str, Any]) -> dict[str, ServerState | None]:
 
 
 def _read_progress(record: Mapping[str, Any]) -> Fields:
+    # Numbers in `SlotEnded`, and pairs or task counts elsewhere, which JSON turned into lists.
     return {job: tuple(item) if isinstance(item, list) else item for job, item in record.items()}
 
 
@@ -187,7 +189,7 @@ _WRITERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "refusal": Refusal.record,
     "amounts": dict,
 }
-"""Conversion of fields to plain values; the other fields have plain values."""
+"""Conversion of fields to plain values, by name; fields that aren't listed need none."""
 
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "job": lambda job: job if isinstance(job, str) else Job.from_record(job),

@@ -17,7 +17,7 @@ from shadowprice.engine.state import EngineState
 def falls_short(state: EngineState, record: JobRecord) -> bool:
     """Return whether a plan can't complete its job any more, after a slot yielded too little."""
     if record.job.bag is not None:
-        return False  # durations of copies are random: only the end of the plan is conclusive
+        return False  # copies take random times, so only the end of the plan shows whether it held
     future, present = record.plan.from_slot(state.slot), state.running.get(record.job.name)
     charged = state.capabilities.charges_restarts
     return planned_progress(record.job, future, present, charged=charged) < record.remaining
@@ -49,7 +49,7 @@ def _expected_progress(state: EngineState, record: JobRecord) -> int:
 
 
 def plan_is_allowed(record: JobRecord, old: Job, now: int) -> bool:
-    """Return whether a revised job may still run as its plan says, from a slot on."""
+    """Return whether a revised job allows the demand and worker counts of the rest of its plan."""
     # The last slot counts even if it is under way, because the plan may be extended from it.
     job, future = record.job, record.plan.from_slot(min(now, record.plan.completion))
     if not job.same_demand(old):
@@ -62,7 +62,7 @@ def plan_is_allowed(record: JobRecord, old: Job, now: int) -> bool:
     return not bool((ps < job.ps_counts[positions]).any())
 
 
-def standing_holds(record: JobRecord, old: Job) -> bool:
+def placement_is_allowed(record: JobRecord, old: Job) -> bool:
     """Return whether a revised job's placement is still valid."""
     job, placement = record.job, record.placement
     if placement is None:

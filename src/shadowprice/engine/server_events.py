@@ -40,8 +40,9 @@ class Change:
 def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
     """Return the effect of a validated event; servers keep their order, and new ones come last."""
     states = event.servers
-    kept = [name for name in cluster.names if states.get(name, cluster) is not None]
-    added = [name for name, s in states.items() if s is not None and name not in cluster.index]
+    removed = {name for name, state in states.items() if state is None}
+    kept = [name for name in cluster.names if name not in removed]
+    added = [name for name in states if name not in removed and name not in cluster.index]
     names = (*kept, *added)
     capacity = np.zeros((len(names), len(cluster.resources)), dtype=np.int64)
     roles, narrowed = [], []
@@ -53,7 +54,7 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
         if state is not None and state.cost is not None:
             costs[row] = state.cost
         if state is None:
-            assert old_row is not None
+            assert old_row is not None  # new servers have a state
             capacity[row] = cluster.capacity[old_row]
             roles.append(cluster.roles[old_row])
             continue
@@ -94,7 +95,7 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
 def lose_server(state: EngineState, session: PolicySession, event: ServerLost) -> list[Command]:
     """Stop all jobs on a server at once, and replan the jobs that have it in their plans."""
     row = state.cluster.index[event.server]
-    if row in state.lost - state.drained - state.cordoned:
+    if row in state.lost - state.drained - state.cordoned:  # lost already, not only closed
         return []
     commands: list[Command] = []
     if state.slot_running is not None:
@@ -169,7 +170,7 @@ def _close_server(
     row: int,
     how: Literal["was lost", "is drained", "is cordoned"],
 ) -> list[Command]:
-    """Close a server to new work, and displace its jobs; on a cordoned one, those that run stay."""
+    """Close a server to new work, and displace its jobs; running jobs stay on a cordoned server."""
     name, ledger = state.cluster.names[row], state.ledger
     was_open = row not in state.lost
     state.undo.assign(state, "lost", state.lost | {row})
@@ -184,9 +185,10 @@ def _close_server(
         leaving = ledger.lose(row)
     displaced = state.displace(leaving)
     commands: list[Command] = [Displaced(slot, job, f"{name} {how}") for job in displaced]
-    if was_open:
+    if was_open:  # to the policy, a closed server is a lost one
         commands += session.query(ServerLost(slot, name, row))
     commands += _query_displaced(state, session, displaced, row)
+    # Jobs that became unstoppable, but whose plans would move them: they need other plans.
     moving = [
         job
         for job in ledger.holders(row)
@@ -198,7 +200,6 @@ def _close_server(
 
 
 def _save_capacity(state: EngineState, row: int) -> None:
-    """Save a server's capacity for rollback."""
     ledger = state.ledger
     saved = ledger.capacity[row].copy(), ledger.limits[row].copy()
     state.undo.push(ledger.set_capacity, row, *saved)
@@ -222,7 +223,7 @@ def _replace_cluster(
     undo, old_cluster, ledger = state.undo, state.cluster, state.ledger
     commands: list[Command] = []
     displaced_names: list[str] = []
-    # Plans that end with the running slot: they have no reservations, but may be extended.
+    # Jobs whose plan ends with the running slot: they have no reservations, but may be extended.
     ended = {
         name
         for name, record in state.open_jobs.items()
@@ -236,10 +237,10 @@ def _replace_cluster(
 
     def recency(name: str) -> tuple[int, int, int]:
         record = state.jobs[name]
-        return record.committed, record.began, record.order
+        return record.commitment, record.last_start, record.order
 
     for row in np.flatnonzero(change.rows < 0).tolist():
-        # A command of the next slot couldn't name the removed server in `frees`.
+        # Now, because a command of the next slot couldn't name the removed server in `frees`.
         commands += _stop_jobs_on(state, event.slot, row)
         displace_from(row)
     for name in change.narrowed:
@@ -255,7 +256,7 @@ def _replace_cluster(
     for name in change.narrowed:
         row = change.cluster.index[name]
         while ledger.is_overbooked(row):
-            # The earliest commitments are kept: the job that got its resources last is displaced.
+            # Earlier commitments have precedence: the job that got its resources last is displaced.
             newest = max(ledger.holders(row), key=recency)
             displaced_names += state.displace([newest])
     displaced = tuple(sorted(displaced_names, key=state.arrival_order))
@@ -268,14 +269,12 @@ def _replace_cluster(
 def _query_displaced(
     state: EngineState, session: PolicySession, displaced: Sequence[str], row: int | None
 ) -> list[Command]:
-    """Query the policy about displaced jobs that are still open, also those it placed again."""
     names = tuple(name for name in displaced if name in state.open_jobs)
-    state.displace(names)
+    state.displace(names)  # again, because a query about the servers may have placed some of them
     return session.query(JobsDisplaced(state.slot, names, row)) if names else []
 
 
 def _renumber_servers(state: EngineState, change: Change) -> None:
-    """Replace all row numbers of servers by the new ones."""
     undo, rows, ledger = state.undo, change.rows, state.ledger
     undo.push(ledger.replace_contents, copy(ledger))
     for kind in SERVER_SETS:

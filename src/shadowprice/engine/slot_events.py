@@ -1,8 +1,8 @@
 """Handlers of the start and the end of a slot.
 
-Live runs have limits, because a job that hangs would hold its servers until its owner cancels it: a
-live job may take longer than stated, and an unstoppable job isn't stopped for other jobs. In quiet
-slots nothing starts, stops or completes, so a simulation passes many at once.
+A live job may take longer than stated, and an unstoppable job isn't stopped for other jobs. So live
+runs have limits: a job that hangs would hold its servers until its owner cancels it. In quiet slots
+nothing starts, stops or completes, so a simulation passes many at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ from shadowprice.engine.state import EngineState
 from shadowprice.engine.unstoppable import would_move
 
 ENDLESS_FACTOR: Final = 3
-"""A job that has run this many times its stated duration counts as endless."""
+"""Multiple of its stated duration after which a running job counts as endless.
+
+An endless job is abandoned once its utility is 0.
+"""
 
 
 def begin_slot(state: EngineState, session: PolicySession, event: SlotBegan) -> list[Command]:
@@ -51,13 +54,13 @@ def begin_slot(state: EngineState, session: PolicySession, event: SlotBegan) -> 
         undo.keep(mapping)
     planned: dict[str, Placement] = {}
     if state.until is not None and slot >= state.until:
-        for name in state.running:
+        for name in state.running:  # without a placement from now on, so that all jobs stop
             state.moved[name] = None
     elif slot in state.agenda:
         planned = undo.drop(state.agenda, slot)
-    # First the jobs that moved since the last slot, and those whose plan has no entry any more.
+    # First the jobs whose placement changed, and jobs whose plan pauses or has ended.
     for name in (*state.moved, *(name for name in state.planned if name not in planned)):
-        placement = planned.get(name, state.standing(name))
+        placement = planned.get(name, state.unplanned_placement(name))
         _apply_placement(state, slot, name, placement, commands)
     for name, placement in planned.items():
         _apply_placement(state, slot, name, placement, commands)
@@ -100,14 +103,14 @@ def _apply_placement(
 
 def _has_new_copies(record: JobRecord) -> bool:
     """Return whether a bag has a newer plan than its generation: other copies must start."""
-    return record.job.bag is not None and record.following != record.plans
+    return record.job.bag is not None and record.generation_plan != record.plans
 
 
 def end_slot(state: EngineState, session: PolicySession, event: SlotEnded) -> list[Command]:
     """Record a slot's progress, and complete, abandon or replan jobs."""
     slot = event.slot
     state.undo.assign(state, "slot_running", None)
-    if state.ledger.start == slot:
+    if state.ledger.start == slot:  # unless an earlier event of the slot advanced it
         state.advance(slot + 1)
     longer = _revise_lengths(state, event.lengths)
     finished, behind = _record_progress(state, slot, event.progress, event.finished)
@@ -121,14 +124,14 @@ def end_slot(state: EngineState, session: PolicySession, event: SlotEnded) -> li
         behind.update(longer)
         commands += session.query(LengthsRevised(slot + 1, tuple(longer)))
     commands += _abandon_endless(state, session)
-    # A plan that ended, or that no longer suffices to complete the job, breaks its promise.
-    short_of_plan = [
+    # Plans that ended, no longer suffice, or would move an unstoppable job need an extension.
+    falling_short = [
         name
         for name in state.planned
         if _plan_fell_short(state, name, slot, behind) or would_move(state, name, slot + 1)
     ]
-    if short_of_plan:
-        commands += extend(state, session, short_of_plan)
+    if falling_short:
+        commands += extend(state, session, falling_short)
     return commands
 
 
@@ -163,16 +166,16 @@ def _record_progress(
         if job.bag is None:
             previous = record.progress
             previous_progress.append((record, previous))
-            record.progress = progress_made = previous + gained
-            if progress_made >= job.required:
+            record.progress = current = previous + gained
+            if current >= job.required:
                 finished.append(name)
             if planned and name in planned and _is_below_expectation(state, record, gained):
                 behind.add(name)
         elif _record_bag_progress(state, slot, record, gained, done.get(name)):
             finished.append(name)
-    # Jobs without counted progress report it themselves, or ended early; treat it as unknown.
+    # Jobs without an entry report progress themselves, or ended early. They may be behind.
     behind |= (state.running.keys() | state.ran.keys()) - progress.keys()
-    if behind:
+    if behind:  # jobs that report progress are finished if the reports reach their work
         jobs = state.jobs
         finished += [
             name
@@ -193,7 +196,7 @@ def _record_bag_progress(
 ) -> bool:
     """Record a bag's progress in a slot; return whether the bag is finished."""
     state.touch(record).progress += gained
-    record.left = list(record.left)
+    record.unfinished = list(record.unfinished)
     record.finished = list(record.finished)
     _count_finished(record, slot, gained, done)
     if record.progress >= record.job.required:
@@ -245,36 +248,36 @@ def _count_finished(
     assert record.job.bag is not None
     if (
         done is None
-        or len(done) != len(record.left)
+        or len(done) != len(record.unfinished)
         or sum(done) != gained
         or any(
             not 0 <= number <= remaining
-            for number, remaining in zip(done, record.left, strict=True)
+            for number, remaining in zip(done, record.unfinished, strict=True)
         )
     ):
         raise ShadowpriceError(
             f"bag {record.job.name!r} finished {done} tasks in slot {slot} with a progress of "
-            f"{gained}; {record.left} of {[tuple(entry) for entry in record.copies]} were left"
+            f"{gained}; {record.unfinished} of {list(map(tuple, record.copies))} were left"
         )
     if not record.finished:
         record.finished = [0] * len(record.job.bag.groups)
     for position, (entry, number) in enumerate(zip(record.copies, done, strict=True)):
-        record.left[position] -= number
+        record.unfinished[position] -= number
         record.finished[entry.group] += number
 
 
 def _narrow_plan(record: JobRecord, now: int) -> Schedule | None:
-    """Return a bag's plan without capacity that its copies can't use from slot ``now`` on, or None.
+    """Return a bag's plan without the workers that exceed its live copies from slot ``now`` on.
 
-    Within a slot, the first servers keep their workers.
+    Within a slot, the first servers keep their workers. None if no plan entry changes.
     """
     live_copies = sum(
         remaining * entry.copies
-        for remaining, entry in zip(record.left, record.copies, strict=True)
+        for remaining, entry in zip(record.unfinished, record.copies, strict=True)
     )
     plan = record.plan
     is_future = plan.slots >= now
-    # Subtracting the sum at the start of the slot counts within the slot; plans are sorted by slot.
+    # Workers of the entries before each entry in its slot: entries of a plan are sorted by slot.
     preceding = np.cumsum(plan.workers) - plan.workers
     slot_starts = np.searchsorted(plan.slots, plan.slots)
     allowed = np.clip(live_copies - (preceding - preceding[slot_starts]), 0, plan.workers)
@@ -289,7 +292,7 @@ def _narrow_plan(record: JobRecord, now: int) -> Schedule | None:
 
 
 def _abandon_endless(state: EngineState, session: PolicySession) -> list[Command]:
-    """Abandon running jobs that reached a limit, or that far overran and lost all their utility."""
+    """Abandon running jobs that reached a limit, or that are endless and have no utility left."""
     commands: list[Command] = []
     if not state.acknowledges:  # simulated jobs end as stated
         return commands
@@ -302,8 +305,8 @@ def _abandon_endless(state: EngineState, session: PolicySession) -> list[Command
 
 
 def _is_long_worthless(job: Job, slot: int) -> bool:
-    """Return whether a job of unknown length was worth nothing when it was a third as old."""
-    # Its predicted length grows while it runs, so its share never gets to `ENDLESS_FACTOR`.
+    """Return whether a job of unknown length has had no utility since a third of its age."""
+    # Its predicted length grows while it runs, so it never runs `ENDLESS_FACTOR` times as long.
     age = (slot - job.arrival) / ENDLESS_FACTOR
     return job.predicted and utility_value(job.utility, age) <= 0
 
@@ -313,8 +316,8 @@ def _endless_refusal(state: EngineState, name: str) -> Refusal | None:
     record, placement = state.jobs[name], state.running[name]
     job = record.job
     if job.bag is not None:
-        return None  # its deadline bounds it
-    # Earlier generations count too: a policy that lets jobs take turns starts new ones often.
+        return None  # a bag ends at its deadline
+    # Earlier generations count too, because policies that let jobs take turns restart them often.
     generation_slots = record.slots_run(state.slot)
     slots = record.earlier_slots + generation_slots
     share = record.earlier_share + generation_slots / record.stated_slots(placement)
@@ -352,7 +355,8 @@ def _endless_refusal(state: EngineState, name: str) -> Refusal | None:
 def count_quiet_slots(state: EngineState, progress: Mapping[str, int], limit: int) -> int:
     """Return how many next slots, up to ``limit``, are quiet if the policy decides nothing.
 
-    It is 0 if the engine can't know, or has to check the progress or the limits of live runs.
+    It is 0 within `atomic`, if plans or moves are due, and in live runs. In these, each slot checks
+    the jobs' progress and limits.
     """
     if state.slot_running is not None or state.enclosing_undo is not None or state.acknowledges:
         return 0
@@ -364,16 +368,16 @@ def count_quiet_slots(state: EngineState, progress: Mapping[str, int], limit: in
         record = state.jobs[name]
         if type(gained) is not int or gained < 0 or record.job.bag is not None:
             return 0
-        if gained:
+        if gained:  # the slot in which a job completes isn't quiet
             limit = min(limit, (record.remaining - 1) // gained)
     return max(limit, 0)
 
 
 def pass_quiet_slots(state: EngineState, progress: Mapping[str, int], slots: int) -> None:
-    """Record the progress of the next slots; no step can fail, so nothing is logged."""
+    """Record the progress of the next slots; without an undo log, because no step can fail."""
     for name, gained in progress.items():
         state.jobs[name].progress += slots * gained
     state.digest.changed.update(progress)
     state.ran.clear()
     state.ledger.advance(state.slot + slots)
-    state.sequence += 2 * slots
+    state.sequence += 2 * slots  # `SlotBegan` and `SlotEnded`

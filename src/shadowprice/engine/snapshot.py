@@ -42,15 +42,15 @@ def snapshot(engine: Engine) -> records.Fields:
 
     Raises PolicyError if the policy holds objects that can't be pickled.
     """
-    return Captured(engine).record()
+    return StateCapture(engine).record()
 
 
-class Captured:
+class StateCapture:
     """The state of an engine between two events, which can be written while the engine continues.
 
-    Capturing costs a fraction of writing, because immutable jobs, plans and placements are shared.
-    ``sequence`` is the number of the last event in the state. Raises PolicyError if the policy
-    holds objects that can't be pickled.
+    A capture takes a fraction of the time of writing, because it shares immutable jobs, plans and
+    placements. ``sequence`` is the number of the last event in the state. Raises PolicyError if the
+    policy holds objects that can't be pickled.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -62,7 +62,7 @@ class Captured:
         self._jobs = [_values(record) for record in state.jobs.values()]
         self._running = dict(state.running)
         self._unacknowledged = list(state.unacknowledged.values())
-        self._counts: records.Fields = {
+        self._plain_values: records.Fields = {
             "until": state.until,
             "acknowledges": state.acknowledges,
             **{name: getattr(state, name) for name in COUNTERS},
@@ -109,17 +109,17 @@ class Captured:
             "snapshot": FORMAT,
             "versions": versions,
             "cluster": records.cluster_record(self._cluster),
-            **self._counts,
-            "memory": base64.b64encode(zlib.compress(self._policy_state, 1)).decode(),
+            **self._plain_values,
+            "policy_state": base64.b64encode(zlib.compress(self._policy_state, 1)).decode(),
         }
 
 
 def restore(record: Mapping[str, Any], policy: Policy, *, with_policy_state: bool = True) -> Engine:
     """Return an engine in the state of a snapshot, with a newly built policy.
 
-    Without ``with_policy_state``, the policy resyncs with the view instead, as another policy or
-    one with other parameters must. Policy state from another version of the source code is never
-    restored.
+    Without ``with_policy_state``, the policy resyncs with the view instead. This is for another
+    policy, or one with other parameters. Policy state from another version of the source code is
+    never restored.
 
     Raise `InputError` if the record isn't a snapshot of this version, or is inconsistent, and
     `ShadowpriceError` if the policy state can't be read.
@@ -143,7 +143,7 @@ def restore(record: Mapping[str, Any], policy: Policy, *, with_policy_state: boo
 
 def _read_policy_state(record: Mapping[str, Any]) -> bytes:
     try:
-        return zlib.decompress(base64.b64decode(record["memory"]))
+        return zlib.decompress(base64.b64decode(record["policy_state"]))
     except (ValueError, zlib.error) as error:
         raise InputError(Fault("snapshot", f"is damaged: {error}")) from error
 
@@ -197,17 +197,17 @@ def _values(record: JobRecord) -> tuple[Any, ...]:
 
 
 _CONVERTED: Final = {
-    "job", "status", "plan", "placement", "refusal", "copies", "left", "finished", "earlier_slots",
-    "earlier_share",
+    "job", "status", "plan", "placement", "refusal", "copies", "unfinished", "finished",
+    "earlier_slots", "earlier_share",
 }  # fmt: skip
-_NUMBERS: Final = [field.name for field in fields(JobRecord) if field.name not in _CONVERTED]
+_UNCHANGED: Final = [field.name for field in fields(JobRecord) if field.name not in _CONVERTED]
 """Fields of `JobRecord` that are stored unchanged, under their own names."""
 
 
 def _job_record(record: JobRecord, names: tuple[str, ...]) -> records.Fields:
     values: records.Fields = {"job": record.job.record(), "status": record.status.value}
-    values |= {name: getattr(record, name) for name in _NUMBERS}
-    if len(record.plan) and record.status.open:
+    values |= {name: getattr(record, name) for name in _UNCHANGED}
+    if len(record.plan) and record.status.open:  # a closed job's plan isn't used any more
         values["plan"] = records.schedule_record(record.plan, names)
     if record.placement is not None:
         values["placement"] = records.placement_record(record.placement, names)
@@ -215,7 +215,7 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> records.Fields:
         values["refusal"] = record.refusal.record()
     if record.copies:
         values["copies"] = [list(entry) for entry in record.copies]
-        values["left"] = list(record.left)
+        values["unfinished"] = list(record.unfinished)
     if record.finished:
         values["finished"] = list(record.finished)
     if record.earlier_slots:
@@ -225,7 +225,7 @@ def _job_record(record: JobRecord, names: tuple[str, ...]) -> records.Fields:
 
 def _job_from_record(values: Mapping[str, Any], index: Mapping[str, int]) -> JobRecord:
     record = JobRecord(Job.from_record(values["job"]), values["order"], Status(values["status"]))
-    for name in _NUMBERS:
+    for name in _UNCHANGED:
         setattr(record, name, values[name])
     if "plan" in values:
         record.plan = records.schedule_from_record(values["plan"], index)
@@ -234,14 +234,15 @@ def _job_from_record(values: Mapping[str, Any], index: Mapping[str, int]) -> Job
     if "refusal" in values:
         record.refusal = records.refusal_from_record(values["refusal"])
     record.copies = tuple(TaskCopies(*entry) for entry in values.get("copies", ()))
-    record.left, record.finished = list(values.get("left", ())), list(values.get("finished", ()))
+    record.unfinished = list(values.get("unfinished", ()))
+    record.finished = list(values.get("finished", ()))
     record.earlier_slots, record.earlier_share = values.get("earlier", (0, 0.0))
     return record
 
 
 def _command_record(command: Start | Resize | Stop) -> records.Fields:
     values: records.Fields = {
-        "order": command.tag,
+        "type": command.tag,
         "slot": command.slot,
         "job": command.job,
         "id": command.id,
@@ -264,7 +265,7 @@ def _command_from_record(
     record: Mapping[str, Any], index: Mapping[str, int]
 ) -> Start | Resize | Stop:
     values = dict(record)
-    kind: Any = _COMMANDS[values.pop("order")]
+    kind: Any = _COMMANDS[values.pop("type")]
     values["after"], values["frees"] = tuple(values["after"]), tuple(values["frees"])
     if kind is not Stop:
         servers, workers, ps = zip(*values.pop("on"), strict=True)

@@ -42,8 +42,9 @@ _COMPACT: Final = json.JSONEncoder(separators=(",", ":")).encode
 class Undo:
     """Inverse operations of one event's changes, run in reverse order by a rollback.
 
-    A dictionary's entry that was removed and restored is the last. If the order matters, it is
-    restored after all other changes: by a sort key, or from a copy of a small dictionary.
+    A removed entry that is restored becomes the last of its dictionary. If the order of entries
+    matters, `drop` takes a sort key, by which `rollback` finally sorts them. For small
+    dictionaries, `keep` saves a copy instead.
     """
 
     __slots__ = ("_kept", "_orders", "_steps")
@@ -51,7 +52,7 @@ class Undo:
     def __init__(self) -> None:
         self._steps: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self._orders: dict[int, tuple[dict[str, Any], Callable[[str], Any]]] = {}
-        self._kept: set[int] = set()
+        self._kept: set[int] = set()  # ids of the mappings that `keep` has copied
 
     def __bool__(self) -> bool:
         return bool(self._steps)
@@ -82,7 +83,7 @@ class Undo:
     def drop(
         self, mapping: dict[Any, Any], key: Any, order: Callable[[str], Any] | None = None
     ) -> Any:
-        """Remove an existing entry; ``order`` is the sort key that restores the entries' order."""
+        """Remove an existing entry; a rollback sorts the mapping's keys by ``order``, if given."""
         value = mapping.pop(key)
         self._steps.append((mapping.__setitem__, (key, value)))
         if order is not None:
@@ -111,11 +112,11 @@ def _replace_entries(mapping: dict[Any, Any], entries: dict[Any, Any]) -> None:
 
 
 class StateDigest:
-    """A digest of all jobs, updated for the jobs in ``changed`` at a cost that grows with these.
+    """The sum of all jobs' hashes; an update only hashes the jobs in ``changed`` again.
 
-    Every job is hashed separately, and the digest adds the hashes up. The sum doesn't depend on the
-    order, and a changed job only replaces its own hash. A collected job stays in the sum, so the
-    digest covers all jobs of the past and doesn't depend on when jobs were collected.
+    A sum doesn't depend on the order of the jobs, and a changed job only replaces its own hash. A
+    collected job stays in the sum, so the digest covers all jobs of the past. It doesn't depend on
+    when jobs were collected.
     """
 
     __slots__ = ("_hashes", "_sum", "changed")
@@ -131,12 +132,12 @@ class StateDigest:
         names: Sequence[str],
         only: Iterable[str] | None = None,
     ) -> int:
-        """Update the sum for all changed jobs, or for those in ``only``; return it."""
+        """Update the sum for all changed jobs, or for those in ``only``; return the sum."""
         outdated = self.changed if only is None else self.changed.intersection(only)
         for name in outdated:
             self._sum -= self._hashes.pop(name, 0)
             record = jobs.get(name)
-            if record is not None:  # its arrival wasn't rolled back
+            if record is not None:  # None if the job's arrival was rolled back
                 text = _job_text(record, names)
                 self._hashes[name] = value = int(hashlib.sha256(text.encode()).hexdigest(), 16)
                 self._sum += value
@@ -144,7 +145,7 @@ class StateDigest:
         self._sum %= _MODULUS
         return self._sum
 
-    def leave(self, names: Iterable[str]) -> None:
+    def forget_hashes(self, names: Iterable[str]) -> None:
         """Forget the hashes of collected jobs, which must be up to date; the sum keeps them."""
         for name in names:
             self._hashes.pop(name, None)
@@ -156,30 +157,29 @@ class StateDigest:
         return copy
 
     def removed_jobs_sum(self) -> int:
-        """Return the share of collected jobs in the sum."""
+        """Return the part of the sum that collected jobs contribute."""
         return (self._sum - sum(self._hashes.values())) % _MODULUS
 
     def restore(self, departed: int, names: Iterable[str]) -> None:
-        """Reset the sum to the share of collected jobs; mark the jobs in ``names`` as changed."""
+        """Reset the sum to that of collected jobs, ``departed``; mark ``names`` as changed."""
         self._sum, self._hashes, self.changed = departed, {}, set(names)
 
 
 def _job_text(record: JobRecord, names: Sequence[str]) -> str:
-    """Return a job's state as a JSON list."""
     refusal = None if record.refusal is None else record.refusal.record()
-    plan = _plan(record.plan, names) if record.status.open else None
+    plan = _sorted_rows(record.plan, names) if record.status.open else None
     placement = _sorted_entries(record.placement, names)
-    known = (record.job.name, record.job.required, record.status.value, *_NUMBERS(record))
-    return _COMPACT((*known, refusal, plan, placement, record.finished, record.left))
+    values = (record.job.name, record.job.required, record.status.value, *_PLAIN_FIELDS(record))
+    return _COMPACT((*values, refusal, plan, placement, record.finished, record.unfinished))
 
 
-_NUMBERS: Final = attrgetter(
+_PLAIN_FIELDS: Final = attrgetter(
     "progress", "measured", "started", "completion", "generation", "failures", "plans", "promise"
 )
 
 
-def _plan(plan: Schedule, names: Sequence[str]) -> list[list[object]]:
-    # By name: the digest doesn't depend on the order of the servers.
+def _sorted_rows(plan: Schedule, names: Sequence[str]) -> list[list[object]]:
+    # By name, so that the digest doesn't depend on the order of the servers.
     rows = ([slot, names[server], workers, ps] for slot, server, workers, ps in plan.rows())
     return sorted(rows)  # (slot, name) is unique, so the order is too
 
@@ -207,6 +207,7 @@ class EngineState:
         self.until = until
         self.acknowledges = acknowledges
         window = capabilities.window or cluster.horizon
+        # A reactive policy only reserves resources of the next slot.
         self.ledger = Ledger(cluster, window if capabilities.plans_ahead else 1)
         self.jobs: dict[str, JobRecord] = {}  # in order of arrival
         self.open_jobs: dict[str, JobRecord] = {}  # in order of arrival
@@ -224,7 +225,7 @@ class EngineState:
         self.moved: dict[str, None] = {}
         self.ran: dict[str, None] = {}  # jobs whose generation ended in the running slot
         self.closed: dict[str, None] = {}  # jobs closed since the last `collect`
-        self.departed: dict[str, None] = {}  # names of collected jobs
+        self.departed: dict[str, None] = {}  # collected jobs; at most `RETAINED_CLOSED_NAMES`
         self.digest = StateDigest()
         self.undo = Undo()  # of the event that is being handled
         self.enclosing_undo: Undo | None = None  # of a unit of work with several events
@@ -255,13 +256,13 @@ class EngineState:
         """Check that nothing runs or is planned before ``slot``; raise EventError otherwise."""
         if (
             self.running
-            or any(self.standing(name) for name in self.moved)
+            or any(self.unplanned_placement(name) for name in self.moved)
             or any(planned < slot for planned in self.agenda)
         ):
             raise EventError(f"slots before {slot} can't be skipped while jobs run or have plans")
 
-    def standing(self, name: str) -> Placement | None:
-        """Return the placement in which a job runs from now on without a plan."""
+    def unplanned_placement(self, name: str) -> Placement | None:
+        """Return the placement of a job that runs without a plan; None if it must not run."""
         if self.until is not None and self.slot >= self.until:
             return None
         record = self.open_jobs.get(name)
@@ -273,16 +274,16 @@ class EngineState:
 
     def start_order(self, name: str) -> int:
         """Return the sort key of running jobs by their last Start command."""
-        return self.jobs[name].began
+        return self.jobs[name].last_start
 
     def commitment_order(self, name: str) -> int:
         """Return the sort key of planned jobs by the commitment of their plan."""
-        return self.jobs[name].committed
+        return self.jobs[name].commitment
 
     def watch_jobs(self) -> set[str]:
         """Return a set that receives the names of jobs that may have changed, except in progress.
 
-        First it has all open jobs. The caller removes what it has read.
+        At first it has the names of all open jobs. The caller removes names that it has read.
         """
         names = set(self.open_jobs)
         self._changed_names.append(names)
@@ -325,7 +326,7 @@ class EngineState:
         return len(changed)
 
     def departed_digest(self) -> int:
-        """Return the share of collected jobs in the digest."""
+        """Return the part of `StateDigest` that collected jobs contribute."""
         self.digest.refresh(self.jobs, self.cluster.names)
         return self.digest.removed_jobs_sum()
 
@@ -333,13 +334,14 @@ class EngineState:
         """Remove and return the jobs that were closed since the previous call.
 
         Their names can then be used again. The digest still covers these jobs, and late reports
-        about the last `RETAINED_CLOSED_NAMES` aren't errors. Jobs in ``awaited`` are kept.
+        about the last `RETAINED_CLOSED_NAMES` aren't errors. Jobs in ``awaited`` stay for a later
+        call.
         """
         if not self.closed:
             return []
         names = [name for name in self.closed if name not in awaited]
         self.digest.refresh(self.jobs, self.cluster.names, names)
-        self.digest.leave(names)
+        self.digest.forget_hashes(names)
         collected = [self.jobs.pop(name) for name in names]
         for name in names:
             del self.closed[name]
@@ -373,7 +375,8 @@ class EngineState:
             self.jobs[record.job.name] = record
             if record.status.open:
                 self.open_jobs[record.job.name] = record
-        for record in sorted(self.open_jobs.values(), key=lambda record: record.committed):
+        # In order of commitment, as the jobs in each slot of the agenda are sorted.
+        for record in sorted(self.open_jobs.values(), key=lambda record: record.commitment):
             job, name = record.job, record.job.name
             if len(record.plan):
                 self.ledger.reserve(name, record.plan.from_slot(start), job.worker, job.ps)
@@ -389,7 +392,7 @@ class EngineState:
         for name in (*COUNTERS, "slot_running", *SERVER_SETS, *JOB_SETS):
             setattr(self, name, copy(getattr(other, name)))
         self.ledger.replace_contents(other.ledger.clone())
-        self.jobs.update(other.jobs)
+        self.jobs.update(other.jobs)  # shares closed jobs, which don't change any more
         for name, record in other.open_jobs.items():
             self.jobs[name] = self.open_jobs[name] = record.copy()
         self.running.update(other.running)
@@ -417,7 +420,6 @@ class EngineState:
         self._rollback(self.undo, self._touched)
 
     def _rollback(self, undo: Undo, touched: set[JobRecord]) -> None:
-        self._note_changes(touched)
         undo.rollback()
         self._note_changes(touched)
         touched.clear()
@@ -445,14 +447,15 @@ class EngineState:
     def advance_for_query(self, slot: int) -> None:
         """Move the ledger's window to a later slot between two events."""
         before = self.ledger.advance(slot)
-        if self.enclosing_undo is not None:  # it may have reserved slots that leave the window
+        # The unit's rollback may restore reservations in slots that leave the window.
+        if self.enclosing_undo is not None:
             self.enclosing_undo.push(self.ledger.undo_advance, before)
 
     def insert_job(self, record: JobRecord) -> None:
         """Add a job that arrived."""
         name = record.job.name
         self._note_changes((record,))
-        self._touched.add(record)  # a rollback removes the record itself
+        self._touched.add(record)  # without saved values: a rollback removes the record
         self.undo.put(self.jobs, name, record)
         self.undo.put(self.open_jobs, name, record)
 
@@ -481,7 +484,7 @@ class EngineState:
                 undo.drop(self.agenda, slot)
 
     def mark_moved(self, name: str) -> None:
-        """Mark a job, so that its placement is applied at the start of the next slot."""
+        """Mark a job whose placement changed: the next `SlotBegan` creates its command."""
         self.undo.keep(self.moved)
         self.moved[name] = None
 
@@ -498,6 +501,7 @@ class EngineState:
         self.undo.keep(self.ran)
         self.ran[name] = None
         record = self.touch(self.jobs[name])
+        # -1 marks an end by itself. After that, the run time of the job counts from 0 again.
         record.resumed_at, record.earlier_slots, record.earlier_share = -1, 0, 0.0
         self.undo.drop(self.running, name, self.start_order)
         self.digest.changed.add(name)

@@ -1,10 +1,10 @@
 """Unstoppable generations: policies must not stop or move them.
 
-A generation is unstoppable if its job can't resume from saved progress, or if the generation hasn't
-made progress yet that could be saved: a stop would lose its work. So every stop by a policy follows
-saved progress, and the work of a job bounds the number of its stops. A generation on a cordoned
-server is unstoppable too, because it couldn't return. Only a server that is lost or drained or has
-another role, a cancellation or the end of the timespan stops an unstoppable generation.
+A generation is unstoppable if its job can't resume from saved progress, or if it hasn't made
+progress yet that could be saved. A stop would lose its work. So a policy only stops a job that has
+saved progress since its last stop, which bounds the number of stops. A generation on a cordoned
+server is unstoppable too, because it couldn't return. An unstoppable generation stops only if its
+job is cancelled, the timespan ends, or its server is lost, drained or gets another role.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ def is_unstoppable(state: EngineState, name: str) -> bool:
         return False
     if not state.cordoned.isdisjoint(placement.servers):
         return True
-    if not state.acknowledges:  # simulated jobs save whenever they move
+    if not state.acknowledges:  # simulated jobs save their progress whenever they move
         return False
     # A stop loses work if checkpoints are rare. The next generation is unstoppable until it has
     # repeated that work and done as much again, which makes a checkpoint likely. This work at least
     # doubles with each loss, so the number of losses is logarithmic.
     unsaved = record.measured <= record.resumed_at + record.lost
+    # A resumable job that never reports progress can be stopped, or it could block others forever.
     return record.job.resumable is not True or (record.measured > 0 and unsaved)
 
 
@@ -69,8 +70,8 @@ def without_stops(
 ) -> Iterator[Decision]:
     """Yield a reactive policy's decisions, except those that stop unstoppable jobs.
 
-    If a placement no longer fits beside an unstoppable job, it is left out too. The policy then
-    resyncs, and decides about these jobs again.
+    If a placement no longer fits beside an unstoppable job, it is left out too. The policy resyncs
+    after the last decision, so that its next decisions consider all these jobs again.
     """
     vetoed = False
     for decision in decisions:
@@ -87,6 +88,6 @@ def without_stops(
 
 
 def _fits(state: EngineState, name: str, placement: Placement) -> bool:
-    """Return whether a placement fits from now on in place of the job's present placement."""
+    """Return whether a placement fits if the job gives up its present placement."""
     job = state.jobs[name].job
     return state.ledger.can_place(name, placement, job.worker, job.ps)

@@ -4,8 +4,8 @@ The ledger checks capacity, constraints (4) and (5) of OASiS. This module checks
 (3), (6), (7), the servers' roles, and the window. For policies that declare
 `local_traffic_is_free`, Astraea's (3i) replaces (6).
 
-A bag's workers are copies of tasks. All copies start in the first slot of the plan. From then on
-copies only end, so a plan never grows.
+A bag's workers are copies of tasks. All copies start in the first slot of the plan, and afterwards
+copies only end. So the number of workers never grows from slot to slot.
 """
 
 from __future__ import annotations
@@ -119,11 +119,11 @@ def check_bag(
     started = _check_tasks(record, bag, copies)
     workers, _, _ = plan.totals()
     if int(workers[0]) != started:
-        raise record.error(f"{int(workers[0])} places in the first slot for {started} copies")
+        raise record.error(f"{int(workers[0])} workers in the first slot for {started} copies")
     if (np.diff(plan.active_slots) != 1).any() or (np.diff(workers) > 0).any():
         raise record.error(
-            f"copies run on without a break and only end, but the plan has "
-            f"{workers.tolist()} places in slots {plan.active_slots.tolist()}"
+            f"copies run without a break and none starts later, but the plan has "
+            f"{workers.tolist()} workers in slots {plan.active_slots.tolist()}"
         )
 
 
@@ -155,7 +155,7 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
         raise record.error("placed on no server; pause it instead")
     last = record.job.arrival + bag.slots - 1
     if slot > last:
-        raise record.error(f"placed in slot {slot}, its deadline fell in {last}")
+        raise record.error(f"placed in slot {slot}, but its deadline fell in slot {last}")
     columns = (placement.servers, placement.workers, placement.ps)
     servers, workers, ps = (np.array(column, dtype=np.int64) for column in columns)
     _check_roles(record, servers, workers, ps, cluster)
@@ -164,15 +164,15 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
     if decision.copies:
         started = _check_tasks(record, bag, decision.copies)
         if placement.total_workers != started:
-            raise record.error(f"{placement.total_workers} places for {started} copies")
+            raise record.error(f"{placement.total_workers} workers for {started} copies")
         return
     present = record.placement
     current = {} if present is None else dict(zip(present.servers, present.workers, strict=True))
     for server, count in zip(placement.servers, placement.workers, strict=True):
         if count > current.get(server, 0):
             raise record.error(
-                f"copies run on and only end, but it is placed with {count} "
-                f"on server {server} where {current.get(server, 0)} run"
+                f"without new copies, it is placed with {count} workers "
+                f"on server {server}, where only {current.get(server, 0)} run"
             )
 
 
@@ -180,8 +180,8 @@ def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refus
     """Return why a job can't run even in an empty cluster, None if nothing forbids it.
 
     The check covers the minimum worker count and its parameter servers, each against all servers of
-    the role. If local traffic is free, one parameter server is the minimum. A job that fails here
-    fails in any state of the cluster.
+    the role. If local traffic is free, one parameter server is the minimum. It is a necessary
+    condition: a job that fails here fails in any state of the cluster.
     """
     min_workers = int(job.worker_counts[0])
     requirements = [("worker", job.worker, min_workers, cluster.hosts_workers)]
@@ -190,7 +190,7 @@ def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refus
         requirements.append(("parameter server", job.ps, servers, cluster.hosts_ps))
     for kind, demand, count, has_role in requirements:
         # Counts are capped, because those of unlimited capacity add up to more than an int64.
-        total = int(np.minimum(_places(cluster.capacity[has_role], demand), count).sum())
+        total = int(np.minimum(_fit_counts(cluster.capacity[has_role], demand), count).sum())
         if total < count:
             return Refusal(
                 RefusalReason.NEVER_FITS,
@@ -207,19 +207,19 @@ class EmptyClusterCheck:
     def __init__(self, cluster: Cluster, *, local_free: bool = False) -> None:
         self._cluster = cluster
         self._local_free = local_free
-        self._known: dict[tuple[bytes, int, bytes, int], Refusal | None] = {}
+        self._cached: dict[tuple[bytes, int, bytes, int], Refusal | None] = {}
 
     def __call__(self, job: Job) -> Refusal | None:
         """Return why a job can't run even in an empty cluster, None if nothing forbids it."""
         ps = b"" if job.ps is None else job.ps.tobytes()
         key = (job.worker.tobytes(), int(job.worker_counts[0]), ps, int(job.ps_counts[0]))
-        if key not in self._known:
-            self._known[key] = never_fits(job, self._cluster, local_free=self._local_free)
-        return self._known[key]
+        if key not in self._cached:
+            self._cached[key] = never_fits(job, self._cluster, local_free=self._local_free)
+        return self._cached[key]
 
 
-def _places(capacity: Amounts, demand: Amounts) -> NDArray[np.int64]:
-    """Return how many units of a demand fit each empty server."""
+def _fit_counts(capacity: Amounts, demand: Amounts) -> NDArray[np.int64]:
+    """Return how many processes with a demand fit on each empty server."""
     is_demanded = demand > 0
     if not is_demanded.any():
         return np.full(len(capacity), np.iinfo(np.int32).max, dtype=np.int64)
@@ -227,7 +227,7 @@ def _places(capacity: Amounts, demand: Amounts) -> NDArray[np.int64]:
 
 
 def _scarcest(cluster: Cluster, members: NDArray[np.bool_], demand: Amounts) -> str:
-    """Return the resource that fits the fewest units, as a prefix; empty without a demand."""
+    """Return "RESOURCE of " for the resource that fits the fewest processes; "" without demand."""
     columns = np.flatnonzero(demand > 0)
     if not len(columns):
         return ""
@@ -306,8 +306,8 @@ def _check_counts(
 def _wrong_count(record: JobRecord, workers: int) -> PolicyError:
     job = record.job
     return record.error(
-        f"{workers} workers, but it runs with "
-        f"{job.worker_counts[0]}..{job.max_workers} of {len(job.worker_counts)} counts (3)"
+        f"{workers} workers, but its {len(job.worker_counts)} allowed counts are from "
+        f"{job.worker_counts[0]} to {job.max_workers} (3)"
     )
 
 

@@ -25,7 +25,7 @@ class EngineView:
 
     @property
     def slot(self) -> int:
-        """First slot that a policy can still decide: while one begins, that one."""
+        """First slot that a policy can still decide: during `SlotBegan`, the slot that begins."""
         return self._state.ledger.start
 
     @property

@@ -190,7 +190,7 @@ def peer(port: int, backend: str) -> None:
     while True:
         message = link.receive()
         if message.numbers == (SAY_ONLY,):
-            wire: Any = link._wire
+            wire: Any = link._transport
             wire._group, moved = Silent(), wire._group
             link.send(Message(MessageKind.PUSH, payload=torch.zeros(1 << 20, device=link.device)))
             wire._group = moved

@@ -98,9 +98,9 @@ def run(policy: Fixed, *done: tuple[int, ...]) -> tuple[Engine, list[DriverEvent
         (PLAN, (TaskCopies(0, 2, 2), TaskCopies(1, 2, 1)), "\\[2, 2\\] tasks by group"),
         (PLAN, (*COPIES, TaskCopies(2, 1, 1)), "not copies of its tasks"),
         (PLAN, (TaskCopies(0, 2, 0), TaskCopies(1, 3, 1)), "not copies of its tasks"),
-        (PLAN[1:], COPIES, "3 places in the first slot for 7 copies"),
-        ([*PLAN, (3, 0, 3, 0)], COPIES, "copies run on without a break and only end"),
-        ([*PLAN, (4, 0, 1, 0)], COPIES, "copies run on without a break and only end"),
+        (PLAN[1:], COPIES, "3 workers in the first slot for 7 copies"),
+        ([*PLAN, (3, 0, 3, 0)], COPIES, "copies run without a break and none starts later"),
+        ([*PLAN, (4, 0, 1, 0)], COPIES, "copies run without a break and none starts later"),
         ([*PLAN, (2, 1, 1, 1)], COPIES, "no parameter servers"),
         ([(slot, 0, 4, 0) for slot in range(7)], COPIES, "no plan may use slot 6"),
     ],
@@ -127,7 +127,7 @@ def test_finished_tasks_are_counted_by_group_and_their_places_given_back() -> No
     record = engine.jobs["bag"]
     assert record.progress == 3
     assert record.tasks_left == (1, 1)
-    assert record.left == [1, 1]
+    assert record.unfinished == [1, 1]
     # One task in two copies and one in one copy still run: at most three units.
     assert record.plan.rows() == [[0, 0, 4, 0], [0, 1, 3, 0], [1, 0, 3, 0], [2, 0, 2, 0]]
     assert engine.ledger.used[0, :, 0].tolist() == [3000, 0, 0, 0]
@@ -148,7 +148,7 @@ def test_a_plan_that_ends_with_tasks_left_is_planned_again_for_those() -> None:
     assert policy.displaced == [JobsDisplaced(3, ("bag",), None)]
     assert policy.left == (0, 1)
     record = engine.jobs["bag"]
-    assert (record.plans, record.left, record.progress) == (2, [1], 4)
+    assert (record.plans, record.unfinished, record.progress) == (2, [1], 4)
     engine.handle(SlotBegan(3))
     commands = engine.handle(SlotEnded(3, {"bag": 1}, {"bag": (1,)}))
     assert any(isinstance(command, Completed) for command in commands)
@@ -185,7 +185,7 @@ def test_the_journal_of_a_bag_replays(tmp_path: Path) -> None:
             writer.add(engine.last, engine)
     reader = JournalReader(tmp_path / "journal.jsonl")
     again = replay(reader, reader.header.engine())
-    assert again.jobs["bag"].left == engine.jobs["bag"].left
+    assert again.jobs["bag"].unfinished == engine.jobs["bag"].unfinished
     assert again.state_digest() == engine.state_digest()
     other, _ = run(Fixed(), (1, 2), (0, 1))
     assert other.state_digest() != engine.state_digest()
@@ -247,17 +247,17 @@ def placed(*steps: list[Decision], done: tuple[tuple[int, ...], ...] = ()) -> En
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ([[stood((0, 4, 0), (1, 3, 0))]], "copies run on and only end"),
-        ([[stood((0, 4, 0), copies=COPIES)]], "4 places for 7 copies"),
+        ([[stood((0, 4, 0), (1, 3, 0))]], "without new copies, it is placed with 4 workers"),
+        ([[stood((0, 4, 0), copies=COPIES)]], "4 workers for 7 copies"),
         ([[stood((0, 4, 0), (1, 3, 0), copies=COPIES[:1])]], "\\[2, 0\\] tasks by group"),
         ([[stood((0, 4, 0), (1, 3, 1), copies=COPIES)]], "no parameter servers"),
         ([[stood((0, 4, 0), (1, -3, 0), copies=COPIES)]], "a negative number of workers"),
         ([[stood((0, 5, 0), (1, 2, 0), copies=COPIES)]], "would overbook"),
         ([[stood(copies=COPIES)]], "placed on no server; pause it instead"),
-        ([[FIRST], [stood((0, 4, 0), (2, 1, 0))]], "1 on server 2 where 0 run"),
-        ([[FIRST], [stood((0, 4, 0), (1, 4, 0))]], "4 on server 1 where 3 run"),
+        ([[FIRST], [stood((0, 4, 0), (2, 1, 0))]], "1 workers on server 2, where only 0 run"),
+        ([[FIRST], [stood((0, 4, 0), (1, 4, 0))]], "4 workers on server 1, where only 3 run"),
         ([[FIRST], [FIRST]], "\\[2, 3\\] tasks by group, but \\[1, 1\\] remain"),
-        ([[], [], [], [], [], [], [FIRST]], "placed in slot 6, its deadline fell in 5"),
+        ([[], [], [], [], [], [], [FIRST]], "placed in slot 6, but its deadline fell in slot 5"),
         ([[Promise("bag", 6)]], "promised for slot 6, but its deadline falls in slot 5"),
     ],
 )
@@ -290,12 +290,12 @@ def test_copies_that_are_placed_start_shrink_and_start_again() -> None:
     assert isinstance(engine.policy, Placer)
     engine.policy.steps.append([stood((2, 4, 0), copies=again)])
     record = engine.jobs["bag"]
-    assert (record.plans, record.left, record.copies_running) == (1, [1, 1], 0)
+    assert (record.plans, record.unfinished, record.copies_running) == (1, [1, 1], 0)
     assert not engine.running
     engine.handle(SlotEnded(2, {}))
     (order,) = [one for one in engine.handle(SlotBegan(3)) if isinstance(one, Start)]
     assert (order.plan, order.copies) == (2, again)
-    assert (record.plans, record.left, record.copies_running) == (2, [1, 1], 4)
+    assert (record.plans, record.unfinished, record.copies_running) == (2, [1, 1], 4)
     assert engine.ledger.used[0, :, 0].tolist() == [0, 0, 4000, 0]
     commands = engine.handle(SlotEnded(3, {"bag": 2}, {"bag": (1, 1)}))
     assert any(isinstance(command, Completed) for command in commands)

@@ -320,7 +320,7 @@ def test_an_event_that_is_not_written_down_does_not_happen() -> None:
     assert not made.jobs
     with made.staged(JobsArrived(0, (alone("one"),))) as staged:
         assert "Decided" in kinds(staged.commands)
-        with pytest.raises(EventError, match="being decided"):
+        with pytest.raises(EventError, match="another event is staged"):
             made.handle(SlotBegan(0))
     assert made.jobs.keys() == {"one"}
 
@@ -517,7 +517,7 @@ def test_a_running_job_may_be_promised_for_the_slot_under_way() -> None:
             made.handle(revision)
             assert made.jobs[name].promise == promised
         else:
-            with pytest.raises(PolicyError, match="which is over"):
+            with pytest.raises(PolicyError, match="which has passed"):
                 made.handle(revision)
 
 

@@ -1026,7 +1026,7 @@ def test_the_state_of_a_policy_with_other_sources_is_not_read(
     bench.durable.state.engine.session._saved = None
     if snapshot == "at its end":
         bench.durable.write_snapshot()
-    bench.durable._memory_is_large = False
+    bench.durable._policy_state_is_large = False
     row = bench.durable.policy_state_row()
     assert row is not None
     with bench.store.transaction() as connection:

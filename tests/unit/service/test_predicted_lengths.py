@@ -144,7 +144,7 @@ def test_a_job_that_outlasts_its_prediction_runs_on_and_is_planned_longer(
 def _state(bench: PredictionBench) -> dict[str, Any]:
     """Return the engine's state, without the policy's, whose serialization differs."""
     state = dict(snapshot(bench.durable.state.engine))
-    del state["memory"]
+    del state["policy_state"]
     return state
 
 

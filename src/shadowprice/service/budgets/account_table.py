@@ -37,7 +37,7 @@ def write_entries(
 def write_accounts(
     store: Store, connection: Connection, accounts: Accounts, tenants: Sequence[str]
 ) -> None:
-    """Write the accounts of tenants, and delete the rows of those that have none now."""
+    """Write the accounts of tenants, and delete the rows of tenants without an account."""
     if not tenants:
         return
     store.delete(connection, tables.budgets.c.tenant, tenants)
@@ -70,11 +70,11 @@ def read_accounts(connection: Connection) -> Accounts:
 
 # ------------------------------------------------------------------ statements
 
-_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))  # of periods, in seconds
 
 
 def account_resources(account: Account | None) -> dict[str, Any]:
-    """Return the ``budget`` and the ``account`` of a tenant as REST resources, None without."""
+    """Return the REST resources ``budget`` and ``account``, both None without an account."""
     if account is None:
         return {"budget": None, "account": None}
     budget = account.budget
@@ -113,7 +113,7 @@ class EntryFilter:
 def statement(
     connection: Connection, entry_filter: EntryFilter, account: Account | None
 ) -> rest.Statement:
-    """Return a tenant's statement; its balances and sums are those of the whole time span."""
+    """Return a tenant's statement; balances and sums cover the whole time span, not one page."""
     page = entries(connection, entry_filter)
     return rest.Statement(
         tenant=entry_filter.tenant,
@@ -155,7 +155,7 @@ def totals(connection: Connection, entry_filter: EntryFilter) -> dict[str, Any]:
 
 
 def _balance_without_entries(connection: Connection, entry_filter: EntryFilter) -> float:
-    """Return the balance of a span whose entries may be purged, from later ones or the account."""
+    """Return the balance in a time span without entries, from later entries or the account."""
     table, budgets = tables.entries, tables.budgets
     query = select(table.c.balance - table.c.points).where(table.c.tenant == entry_filter.tenant)
     if entry_filter.until is not None:

@@ -1,10 +1,10 @@
 """Accounts of tenants, and the entries that change them.
 
 Amounts are integers, in millionths of a point. An account is immutable: each operation returns a
-new account and its entries, each with the resulting balance. A balance is the sum of the entries up
-to it. Points are conserved: the balance, the points reserved for open jobs and the spent points add
-up to the granted points. Only a lower budget makes a balance negative: debits never do. This module
-does no I/O.
+new account and its new entries. The balance of an entry is the sum of all entries up to it. Points
+are conserved: the balance, the points reserved for open jobs and the spent points add up to the
+granted points. Only a lowered budget makes a balance negative; debits never do. This module does no
+I/O.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class AccountEntry:
 class Account:
     """Account of a tenant with a budget. All amounts are in millionths of a point.
 
-    ``room`` is what this period can still carry over from earlier ones; negative if more was
-    carried over before the limit was lowered.
+    ``room`` is the number of points that can still be carried over into this period. It is negative
+    if more points were carried over before the limit was lowered.
     """
 
     tenant: str
     budget: Budget
-    balance: int = 0  # to spend; negative if the budget was lowered below what was debited
+    balance: int = 0  # to spend; negative if the budget was lowered below the debits
     reserved: int = 0  # debited for open jobs, and not used yet
     spent: int = 0  # used by jobs in this period
     period: int = 0  # number of the current period, the last one that was granted
     room: int = 0
-    sums: Mapping[EntryKind, int] = field(default_factory=dict)  # of this period; all positive
+    sums: Mapping[EntryKind, int] = field(default_factory=dict)  # of this period, without signs
 
     @property
     def begins(self) -> int:
@@ -74,7 +74,10 @@ class Account:
 
 
 MAX_AHEAD_NS: Final = 86_400 * SECOND
-"""Maximum time to the start of a period: smaller steps of the clock must not repeat its grant."""
+"""Maximum time by which the current period may begin after the present time.
+
+A clock that is set back by less must not repeat the period's grant.
+"""
 
 
 FAR_FUTURE_NS: Final = 2**63 - 1  # a moment after all others, in nanoseconds since 1970
@@ -83,13 +86,14 @@ FAR_FUTURE_NS: Final = 2**63 - 1  # a moment after all others, in nanoseconds si
 class Accounts(dict[str | None, Account]):
     """The accounts of the tenants with a budget; ``next_entry`` is the number of the next entry.
 
-    ``may_go_back`` says whether an account that is ahead of the clock is due. The clock may be
-    wrong instead: once it is corrected, the same periods would be granted again.
+    ``may_go_back`` tells whether accounts may return to an earlier period, because the clock has
+    been steady for a while. Before, it could be the clock that is wrong: once it was corrected, the
+    same periods would be granted again.
     """
 
     next_entry = 1
     may_go_back = False
-    # Bounds of all periods, so that most calls of `due` need no pass over the accounts.
+    # Bounds of all current periods, with which most calls of `due` need no pass over the accounts.
     _first_end = FAR_FUTURE_NS
     _last_begin = -FAR_FUTURE_NS
 
@@ -120,27 +124,32 @@ AccountUpdate = tuple[Account, Sequence[AccountEntry]]
 """A changed account, and the entries of the change."""
 
 
-def _with(account: Account, kind: EntryKind, points: int, **about: str | None) -> AccountUpdate:
+def _with_entry(
+    account: Account, kind: EntryKind, points: int, **details: str | None
+) -> AccountUpdate:
     """Return an account after one entry; 0 points make no entry."""
     if not points:
         return account, ()
     balance = account.balance + points
     sums = {**account.sums, kind: account.sums.get(kind, 0) + abs(points)}
-    entry = AccountEntry(account.tenant, kind, points, balance, **about)  # type: ignore[arg-type]  # texts
+    entry = AccountEntry(account.tenant, kind, points, balance, **details)  # type: ignore[arg-type]  # texts
     return replace(account, balance=balance, sums=sums), (entry,)
 
 
 def grant(account: Account, points: int, note: str) -> AccountUpdate:
     """Grant points, as far as the maximum balance allows."""
-    return _with(account, EntryKind.GRANT, min(points, MAX_BALANCE - account.balance), note=note)
+    points = min(points, MAX_BALANCE - account.balance)
+    return _with_entry(account, EntryKind.GRANT, points, note=note)
 
 
-def _credit(account: Account, kind: EntryKind, points: int, **about: str | None) -> AccountUpdate:
-    """Credit points; those above the maximum balance expire at once."""
-    after, entries = _with(account, kind, points, **about)
+def _credit(account: Account, kind: EntryKind, points: int, **details: str | None) -> AccountUpdate:
+    """Credit points; points above the maximum balance expire at once."""
+    after, entries = _with_entry(account, kind, points, **details)
     surplus = max(0, after.balance - MAX_BALANCE)
     note = "above the maximum balance"
-    after, expiry = _with(after, EntryKind.EXPIRY, -surplus, job=about.get("job"), note=note)
+    after, expiry = _with_entry(
+        after, EntryKind.EXPIRY, -surplus, job=details.get("job"), note=note
+    )
     return after, (*entries, *expiry)
 
 
@@ -153,34 +162,34 @@ def open_account(tenant: str, budget: Budget, now: int) -> AccountUpdate:
 def change_budget(account: Account, budget: Budget, now: int) -> AccountUpdate:
     """Change the budget of an account, and its balance by the difference of the grants.
 
-    A budget below what was debited makes the balance negative. Refunds, grants and the next period
-    raise it again.
+    A budget below the debits makes the balance negative. Refunds, grants and the next period raise
+    it again.
     """
     difference = budget.points - account.budget.points
-    # An earlier period would be granted again once a wrong clock is corrected.
+    # Never an earlier period, which would be granted again once a wrong clock is corrected.
     period = budget.index(max(now, account.begins) // SECOND)
     room = account.room + budget.carry_limit - account.budget.carry_limit
     changed = replace(account, budget=budget, period=period, room=room)
     if difference >= 0:
         return grant(changed, difference, "budget changed")
-    return _with(changed, EntryKind.EXPIRY, difference, note="budget changed")
+    return _with_entry(changed, EntryKind.EXPIRY, difference, note="budget changed")
 
 
 def close_account(account: Account) -> AccountUpdate:
     """Close an account, because its tenant has no budget any more.
 
-    A positive balance expires, and a negative one is forgiven. Open jobs must be refunded before.
+    A positive balance expires, and a negative balance is forgiven. Refund the open jobs first.
     """
     kind = EntryKind.EXPIRY if account.balance > 0 else EntryKind.GRANT
-    return _with(account, kind, -account.balance, note="budget removed")
+    return _with_entry(account, kind, -account.balance, note="budget removed")
 
 
 def start_period(account: Account, now: int) -> AccountUpdate:
-    """Advance an account to the current period; return it unchanged if that has already begun.
+    """Advance an account to the period of ``now``; return it unchanged if it is there already.
 
     Missed periods are granted as if each had started in time. A clock that went back doesn't
     restart a period. If the clock was wrong by more than `MAX_AHEAD_NS`, the account returns to the
-    present period, without a grant and with its balance. The grant pays off a negative balance.
+    present period with its balance, but without a grant. A grant first pays off a negative balance.
     """
     budget = account.budget
     missed = budget.index(now // SECOND) - account.period
@@ -191,10 +200,10 @@ def start_period(account: Account, now: int) -> AccountUpdate:
     period = account.period + missed
     fresh = replace(account, period=period, spent=0, sums={})
     carried = budget.kept(account.balance)
-    after, entries = _with(
+    after, entries = _with_entry(
         fresh, EntryKind.EXPIRY, carried - account.balance, note="end of the period"
     )
-    # Grants of missed periods, as far as they could be carried over.
+    # The grants of missed periods, as far as they would have been carried over.
     between = budget.kept(carried + (missed - 1) * budget.points) - carried
     after, missed_grant = grant(after, between, f"of {missed - 1} periods missed")
     after = replace(after, room=budget.carry_limit - after.balance)
@@ -207,7 +216,7 @@ def debit(account: Account, points: int, job: str, note: str = "") -> AccountUpd
     if not account.can_pay(points):
         raise ValueError(f"{account.tenant} holds {account.balance}: debit of {points}")
     reserving = replace(account, reserved=account.reserved + points)
-    return _with(reserving, EntryKind.DEBIT, -points, job=job, note=note)
+    return _with_entry(reserving, EntryKind.DEBIT, -points, job=job, note=note)
 
 
 def use(account: Account, points: int) -> Account:
@@ -218,8 +227,8 @@ def use(account: Account, points: int) -> Account:
 def refund(account: Account, points: int, job: str, paid: int) -> AccountUpdate:
     """Refund the unused points of a job that was debited at ``paid``, nanoseconds since 1970.
 
-    Points from an earlier period count as unspent in it: those that could have been carried over
-    are kept, and the rest expires at once.
+    Points of an earlier period count as unspent in that period. Points that could have been carried
+    over are kept, and the rest expires at once.
     """
     released = replace(account, reserved=account.reserved - points)
     after, entries = _credit(released, EntryKind.REFUND, points, job=job)
@@ -227,10 +236,10 @@ def refund(account: Account, points: int, job: str, paid: int) -> AccountUpdate:
         return after, entries
     kept = max(0, min(points, account.room))
     after = replace(after, room=account.room - kept)
-    late = "paid in an earlier period"
+    note = "paid in an earlier period"
     # Points above the maximum balance have expired already.
     expired = min(points - kept, after.balance - account.balance)
-    after, expiry = _with(after, EntryKind.EXPIRY, -expired, job=job, note=late)
+    after, expiry = _with_entry(after, EntryKind.EXPIRY, -expired, job=job, note=note)
     return after, (*entries, *expiry)
 
 

@@ -1,11 +1,11 @@
 """Billing of engine events: payment checks, debits, use, payments and refunds.
 
-`Billing.check_affordable` examines decisions, and slots beyond the stated work of jobs, before they
-take effect. Changes of accounts are recorded with the batch, as the other consequences of an event.
+Decisions and slots take effect only if `Billing.check_affordable` finds that the tenants can pay.
+Changes of accounts are recorded with the batch, like the other consequences of an event.
 
-Before a slot begins, each job of a tenant with a budget that runs in it beyond its stated work pays
-for its placement at the posted price, or ends. Under a policy that charges for each slot (`Charge`)
-it pays these charges in full instead of only up to its price. Simulated jobs end as stated.
+A live job can run beyond its stated work. If its tenant has a budget, the job then pays for each
+such slot in advance, or ends. The price is the posted price of its placement. Under a policy that
+charges for each slot (`Charge`), the job pays these charges in full, not only up to its price.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REFUSAL_CODE: Final = "budget"  # code of refusals because the tenant can't pay
 
 
 class InsufficientPointsError(ShadowpriceError):
-    """Decisions cost more than balances; ``reasons`` are by job. The event has no effect."""
+    """Tenants can't pay for an event, which has no effect then; ``reasons`` are by job."""
 
     code = REFUSAL_CODE
 
@@ -58,7 +58,7 @@ def to_price_units(cost: float) -> int:
     A cost above `MAX_BALANCE`, also infinity and NaN, becomes ``MAX_BALANCE + 1``, which no account
     can pay.
     """
-    if not cost * POINT <= MAX_BALANCE:
+    if not cost * POINT <= MAX_BALANCE:  # not ">", which is false for NaN
         return MAX_BALANCE + 1
     return max(0, round(cost * POINT))
 
@@ -70,7 +70,7 @@ def insufficient_points_reason(
     subject: str = "its price is",
     hint: str = "ask for less, wait for the next period, or ask the operator",
 ) -> dict[str, Any]:
-    """Return the reason why an account can't pay a price; ``subject`` begins the message."""
+    """Return the reason of a job whose tenant can't pay; ``subject`` begins the message."""
     cost = f"{subject} {format_points(price)} points" if price <= MAX_BALANCE else "it has no price"
     return {
         "code": REFUSAL_CODE,
@@ -91,7 +91,7 @@ class RevisedWork:
     raised: bool  # whether a process needs more, or a completion slot has a higher utility
 
     def process_slots(self, job: Job) -> int:
-        """Return the minimum process-slots of the remaining work of the job before or after."""
+        """Return the minimum process-slots of the remaining work of ``before`` or ``after``."""
         done = self.done * job.required // job.work
         return usage.min_process_slots(job, max(0, job.required - done))
 
@@ -126,7 +126,7 @@ def overrunning_jobs(batch: Batch) -> list[str]:
 
 
 def slot_costs(batch: Batch, commands: Iterable[events.Command]) -> Mapping[str, float]:
-    """Return the cost of a decided slot, in points, for each job beyond its stated work."""
+    """Return the cost of the slot that begins, in points, for each job beyond its stated work."""
     engine, names = batch.engine, overrunning_jobs(batch)
     if not names:
         return {}
@@ -159,15 +159,16 @@ class _StatedLength(NamedTuple):
     """Words for the length that a job states, for messages."""
 
     text: str  # the stated work, or the stated or predicted time of a command
-    end: str
-    quantity: str  # what determines how long the job takes
-    key: str  # of a job file, with which the job states its length
+    end: str  # predicate of the end of that work or time
+    quantity: str  # that determines how long the job takes
+    key: str  # of the job file that states the length
 
 
 def _stated_length(job: Job, spec: Mapping[str, Any]) -> _StatedLength:
     if states_no_length(spec):
         text, end = "its predicted time", "predicted time is over"
         return _StatedLength(text, end, "time", "minibatch_time")
+    # A command with a time is a job of one step.
     if spec.get("steps") == 1 and spec.get("minibatch_time") is not None:
         text, end = f"its stated time of {spec['minibatch_time']}", "stated time is over"
         return _StatedLength(text, end, "time", "minibatch_time")
@@ -210,14 +211,14 @@ class Billing:
         return account
 
     def start_due_periods(self) -> None:
-        """Start the budget periods that are due, and end those of a clock that was wrong."""
+        """Start the budget periods that are due, and return from periods of a wrong clock."""
         now = self._batch.now
         for account in self.accounts.due(now):
             after = self.apply(accounts.start_period(account, now))
             self.emit(after, "renewed")
 
     def set_budget(self, tenant: str, budget: Budget | None) -> None:
-        """Set, change or (None) remove a tenant's budget; its open jobs then run on for free."""
+        """Set or change a tenant's budget; None removes it, and open jobs then run on for free."""
         now, account = self._batch.now, self.accounts.get(tenant)
         if budget is None:
             if account is not None:
@@ -248,10 +249,10 @@ class Billing:
     ) -> Mapping[str, int]:
         """Check that tenants can pay for decisions on an event, before these take effect.
 
-        Return the price of the slot that begins, for each job that pays for it. The slot is free if
-        the tenant can't pay, and the job is known to have completed since (``completed_later``).
-        Raise `InsufficientPointsError` with each job whose price exceeds the balance that earlier
-        jobs leave.
+        Return the price of the slot that begins for each job that runs beyond its stated work. If
+        the tenant can't pay, the slot is free for a job that is known to have completed since
+        (``completed_later``). Raise `InsufficientPointsError` with each job whose price exceeds the
+        balance that earlier jobs leave.
         """
         if not self.accounts:
             return {}
@@ -260,11 +261,11 @@ class Billing:
         reasons: dict[str, Mapping[str, Any]] = {}
 
         def can_pay(account: Account, points: int) -> bool:
-            """Deduct points from what earlier jobs leave; return False if it isn't enough."""
-            left = remaining.get(account.tenant, account)
-            if left.can_pay(points):
-                remaining[account.tenant] = replace(left, balance=left.balance - points)
-            return left.can_pay(points)
+            """Deduct points from the balance that earlier jobs leave, if it suffices."""
+            current = remaining.get(account.tenant, account)
+            if current.can_pay(points):
+                remaining[account.tenant] = replace(current, balance=current.balance - points)
+            return current.can_pay(points)
 
         overruns: dict[str, int] = {}
         costs = slot_costs(self._batch, commands) if isinstance(event, events.SlotBegan) else {}
@@ -280,15 +281,15 @@ class Billing:
         for command in commands:
             if not isinstance(command, events.Decided) or (cost := _cost(command.decision)) is None:
                 continue
-            known = self._batch.state.views.get(command.decision.job)
-            if known is None or known.key in seen or not _unpaid(known):
+            decided = self._batch.state.views.get(command.decision.job)
+            if decided is None or decided.key in seen or not _is_unpaid(decided):
                 continue
-            seen.add(known.key)
-            account = self.accounts.get(known.tenant)
+            seen.add(decided.key)
+            account = self.accounts.get(decided.tenant)
             price = to_price_units(cost)
             if account is not None and not can_pay(account, price):
                 account = remaining.get(account.tenant, account)
-                reasons[known.key] = insufficient_points_reason(account, price)
+                reasons[decided.key] = insufficient_points_reason(account, price)
         if reasons:
             raise InsufficientPointsError(reasons)
         return overruns
@@ -310,7 +311,7 @@ class Billing:
     def debit_admission(self, decision: events.Commit | events.Promise) -> None:
         """Debit the price of a job whose first priced decision takes effect."""
         view = self._batch.state.views[decision.job]
-        if not _unpaid(view):
+        if not _is_unpaid(view):
             return
         account = self.accounts.get(view.tenant)
         if account is None:
@@ -337,8 +338,8 @@ class Billing:
         """Debit the price of a slot that begins from jobs that run beyond their stated work.
 
         ``prices`` holds the slot's price for each such job, in millionths of a point; the tenants
-        can pay. Each job uses its unused price first. What it pays is reserved until it has used
-        the slot.
+        can pay. A job first pays with the unused part of its price. The payment is reserved until
+        the job has used the slot.
         """
         engine, state = self._batch.engine, self._batch.state
         for name in list(engine.running) if self.accounts else ():
@@ -347,7 +348,7 @@ class Billing:
                 continue
             price = prices.get(name)
             if price is None:
-                self._end_overrun(view)  # it repeats work, or its work was revised
+                self._end_overrun(view)  # the job repeats work, or its work was revised
                 continue
             try:
                 with self._batch.savepoint():
@@ -359,7 +360,6 @@ class Billing:
                 self._end_overrun(view)
 
     def _pay_overrun(self, view: JobView, slot: int, price: int) -> None:
-        """Debit the price of a slot beyond the stated work of a job."""
         unused, lacking = self._paid(view, slot, price)
         changes: dict[str, Any] = {"slot_price": price, "unused": unused}
         if lacking:
@@ -373,7 +373,7 @@ class Billing:
         self._show_overrun(view.key, price)
 
     def _paid(self, view: JobView, slot: int, price: int) -> tuple[usage.UnusedSlots | None, int]:
-        """Return a job's unused processes after it paid a slot's price, and the points it lacks."""
+        """Return a job's unused processes after it pays for a slot, and the points to debit."""
         engine = self._batch.engine
         points = (view.price or 0) - view.used if view.refund is None else 0
         if engine.capabilities.charges:
@@ -386,7 +386,7 @@ class Billing:
         return usage.pay_slot(unused, slot, placement.total_workers + placement.total_ps, price)
 
     def _end_overrun(self, view: JobView) -> None:
-        """Show that a job doesn't pay for the running slot."""
+        """Record in a job's view that it doesn't pay for the running slot."""
         if view.slot_price is not None:
             is_overrun = view.reason is not None and view.reason.get("code") == OVERRUN
             reason = None if is_overrun else view.reason
@@ -396,7 +396,7 @@ class Billing:
         """Report to the owner of a job that the running slot is beyond its stated work."""
         view = self._batch.state.views[name]
         code = None if view.reason is None else view.reason.get("code")
-        if code == PARTLY_ENDED:
+        if code == PARTLY_ENDED:  # this reason explains the overrun
             return
         job = self._batch.engine.jobs[name].job
         reason = _overrun_reason(job, self._batch.state.specs[name], price)
@@ -405,19 +405,19 @@ class Billing:
             self._batch.emit(OVERRUN, name, price=reason["price"], reason=reason["message"])
 
     def debit_revision(self, name: str, work: RevisedWork, cost: float | None) -> None:
-        """Debit what a revised job asks for beyond what it paid for.
+        """Debit the price of a revised job's additional demand.
 
         Additional work costs its part of the remaining work's present cost. For a higher utility or
         larger processes, the debit is the present cost of the remaining work less the unused part
         of the price. Afterwards all remaining process-slots have the same price.
 
-        ``cost`` is that of all remaining work at current prices; None if the policy stated none.
-        Raise `ProblemError` if the price exceeds the balance, or the withdrawn promise left no
-        price.
+        ``cost`` is the cost of all remaining work at current prices; None if the policy stated
+        none. Raise `ProblemError` if the price exceeds the balance, or the policy stated no cost
+        because it has withdrawn its promise.
         """
         view = self._batch.state.views[name]
         account = self.accounts.get(view.tenant)
-        if account is None or not _has_unsettled_price(view) or _unpaid(view):
+        if account is None or not _has_unsettled_price(view) or _is_unpaid(view):
             return
         if not (view.planned or view.price):
             return
@@ -432,6 +432,7 @@ class Billing:
                 "work has no price; revise it when it has a promise again",
             )
         present = unused * after // max(1, before) if cost is None else to_price_units(cost)
+        # The part of the additional process-slots, rounded up.
         extra = -(-present * max(0, after - before) // max(1, after))
         if work.raised:
             extra = max(extra, present - unused)
@@ -500,7 +501,7 @@ class Billing:
         return usage.SlotUsage(engine.slot_running, jobs)
 
     def _job_usage(self, view: JobView, slot: int) -> usage.JobUsage:
-        """Return the use of a running slot, which costs nothing beyond work if no process ran."""
+        """Return a job's use of a slot; beyond the stated work, it only counts if a process ran."""
         batch = self._batch
         record, placement = batch.engine.jobs[view.key], batch.engine.running[view.key]
         covered, is_overrun, processes = 0, False, 0
@@ -512,9 +513,9 @@ class Billing:
             processes = placement.total_workers + placement.total_ps
         return usage.JobUsage(processes, covered, is_overrun)
 
-    def record_usage(self, standing: usage.SlotUsage) -> None:
+    def record_usage(self, billed: usage.SlotUsage) -> None:
         """Record that jobs held processes in a slot, and the used part of their prices."""
-        for name, use in standing.jobs.items():
+        for name, use in billed.jobs.items():
             view = self._batch.state.views[name]
             if use.covered:
                 view = self._batch.update_view(name, covered=view.covered + use.covered)
@@ -526,7 +527,7 @@ class Billing:
                 )
             if use.processes:
                 assert view.unused is not None
-                unused = usage.consume_slot(view.unused, standing.slot, use.processes)
+                unused = usage.consume_slot(view.unused, billed.slot, use.processes)
                 used = (view.price or 0) - usage.price_of_unused(unused)
                 self._use(view, used, held=view.held + use.processes, unused=unused)
 
@@ -572,10 +573,11 @@ def _has_unsettled_price(view: JobView) -> bool:
     return view.price is not None and view.refund is None
 
 
-def _unpaid(view: JobView) -> bool:
-    """Return whether a job has no price yet; a job that already has a promise is free.
+def _is_unpaid(view: JobView) -> bool:
+    """Return whether a job has no price for its work yet.
 
-    A waiting job can have paid for slots beyond its stated work only.
+    A job that was promised before its tenant had a budget stays free. A job that waits may have a
+    price, but only for slots beyond its stated work.
     """
     has_paid_slots_only = view.unused is not None and not view.planned
     return view.first_promise is None and (view.price is None or has_paid_slots_only)

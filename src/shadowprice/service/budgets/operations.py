@@ -20,7 +20,7 @@ _KEY: Final = "budgets"
 
 @operation
 def start_due_periods(batch: Batch) -> None:
-    """Do nothing: every batch starts the budget periods that are due, also this one."""
+    """Do nothing: every batch starts due budget periods, so an empty batch starts only these."""
 
 
 @operation
@@ -34,8 +34,8 @@ def put_tenant(
 ) -> None:
     """Add a tenant, or change its share or budget.
 
-    A ``share`` of None keeps the share. Unless ``budgeted``, the budget is kept too. Else a
-    ``budget`` of None removes it.
+    A ``share`` of None keeps the share. If ``budgeted``, ``budget`` replaces the budget, and None
+    removes it.
     """
     tenants = batch.engine.cluster.tenants
     existing = next((tenant for tenant in tenants if tenant.name == name), None)

@@ -2,9 +2,9 @@
 
 Processes (workers and PS) of a slot cost the price that was posted for the slot at the admission.
 A job that runs as planned uses the processes that it paid for in that slot. If it runs in another
-slot, or with more processes, it first uses those of missed slots, the earliest first. Then it uses
-those of coming slots, the latest first. The remaining processes are refunded at their own price.
-A slot beyond the stated work has a price of its own, which unused processes pay in the same order.
+slot, or with more processes, it first uses processes of missed slots, the earliest first. Then it
+uses processes of coming slots, the latest first. Unused processes are refunded at their own price.
+A slot beyond the stated work has another price, which unused processes pay in the same order.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def min_process_slots(job: Job, remaining: int | None = None) -> int:
 def split_price_by_slot(price: int, schedule: Schedule, costs: Sequence[float]) -> UnusedSlots:
     """Divide a price among the active slots of a plan in proportion to their costs.
 
-    The parts add up to the price exactly. If there is no valid cost for each slot, all processes
-    cost the same.
+    The parts add up to the price exactly. Without a valid cost for each slot, all processes cost
+    the same.
     """
     slots = schedule.active_slots.tolist()
     total = sum(costs)
@@ -79,7 +79,7 @@ def split_price_by_slot(price: int, schedule: Schedule, costs: Sequence[float]) 
 def consume_slot(unused: UnusedSlots, slot: int, processes: int) -> UnusedSlots:
     """Return the unused processes after a job held ``processes`` processes in a slot.
 
-    Part of a slot's processes costs the same part of their price, rounded up.
+    If only a part of a slot's processes is used, it costs the same part of their price, rounded up.
     """
     remaining: list[tuple[int, int, int]] = []
     for planned_slot, planned, price in _in_order_of_use(unused, slot):
@@ -99,15 +99,16 @@ def _in_order_of_use(unused: UnusedSlots, slot: int) -> UnusedSlots:
 
 
 def pay_slot(unused: UnusedSlots, slot: int, processes: int, price: int) -> tuple[UnusedSlots, int]:
-    """Pay a price for the processes of a coming slot, first out of unused ones.
+    """Pay the price of a coming slot beyond the stated work, first with unused processes.
 
-    Return the unused processes, with the slot's at its price, and the points that the others lack.
+    Return the unused processes, which include the slot's at ``price``, and the points still to pay.
     """
     remaining = [(slot, processes, price)]
     for planned_slot, planned, points in _in_order_of_use(unused, slot):
         taken = min(price, points)
         price -= taken
         if taken < points:
+            # The slot has a new entry, so the rest of its former entry belongs to no slot.
             kept = ANY_SLOT if planned_slot == slot else planned_slot
             remaining.append((kept, planned, points - taken))
     return tuple(sorted(remaining)), price

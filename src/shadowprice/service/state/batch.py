@@ -26,6 +26,8 @@ from shadowprice.service.state.store_queries import StoredJob
 from shadowprice.service.store import tables
 from shadowprice.service.store.retention import has_purged_jobs
 
+_MAX_REASON_LENGTH: Final = 2_000  # characters of the stored reason for a generation's end
+
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
 Answer_co = TypeVar("Answer_co", covariant=True)
@@ -43,19 +45,19 @@ class Batch:
         self.state = state
         self.connection = connection
         self.now = state.clock.now()
-        self.views: dict[str, JobView] = {}
-        self.specs: dict[str, Mapping[str, Any]] = {}
+        self.views: dict[str, JobView] = {}  # changed ones, by key
+        self.specs: dict[str, Mapping[str, Any]] = {}  # new and revised ones, by key
         self.events: list[StreamEvent] = []
-        self.closed: list[str] = []
+        self.closed: list[str] = []  # keys of closed jobs
         self._rows: dict[Executable, list[dict[str, Any]]] = {
             statement: [] for statement in _IN_ORDER
         }
-        self._new: dict[str, dict[str, Any]] = {}
-        self._content_hashes: dict[str, str] = {}  # hashes of the revised jobs
-        self._ended: dict[tuple[str, int], dict[str, Any]] = {}
+        self._new: dict[str, dict[str, Any]] = {}  # rows of added jobs, by key
+        self._content_hashes: dict[str, str] = {}  # hashes of revised jobs, by key
+        self._ended: dict[tuple[str, int], dict[str, Any]] = {}  # by job and generation
         self._entries: list[AccountEntry] = []
-        self._changed_accounts: dict[str, None] = {}
-        self._values: dict[str, str | Callable[[], str]] = {}
+        self._changed_accounts: dict[str, None] = {}  # by tenant
+        self._values: dict[str, str | Callable[[], str]] = {}  # of the key-value table
         self._statements: list[tuple[Any, Sequence[Mapping[str, Any]] | None]] = []
         self._has_purged_jobs: bool | None = None  # None until it is looked up
         self.undo = Undo()
@@ -76,8 +78,9 @@ class Batch:
     def savepoint(self) -> Iterator[None]:
         """Run a block atomically: if it raises, roll back every change. Nests as savepoints.
 
-        The rollback covers events of the engine, recorded rows and the state beside the engine. So
-        a block must change state through the batch, or only after everything that may raise.
+        The rollback covers events of the engine, recorded rows, and changes of the state through
+        the batch. Other changes aren't rolled back, so a block makes them after its last step that
+        may raise.
         """
         state = self.state
         # These lists only grow, so that truncation rolls them back.
@@ -155,7 +158,7 @@ class Batch:
 
     def correct(self, view: JobView) -> None:
         """Replace the view of a closed job."""
-        self.mark_closed(view.key)
+        self.mark_closed(view.key)  # so that the state in memory drops the view after the commit
         self._put_view(view)
 
     def emit(
@@ -231,7 +234,8 @@ class Batch:
         self, key: str, generation: int, at: int, code: int | None, reason: str
     ) -> None:
         """Record the end of a generation, with the exit status of the process that ended it."""
-        row = {"of": key, "which": generation, "at": at, "code": code, "why": reason[:2_000]}
+        why = reason[:_MAX_REASON_LENGTH]
+        row = {"of": key, "which": generation, "at": at, "code": code, "why": why}
         self.undo.put(self._ended, (key, generation), row)
 
     def put_account(self, account: Account, entries: Sequence[AccountEntry] = ()) -> None:
@@ -296,24 +300,24 @@ class Batch:
     # ---------------------------------------------------------------- lookups
 
     def find_jobs(self, keys: Sequence[str]) -> dict[str, StoredJob]:
-        """Return jobs by key, open or closed. Jobs that this batch adds are included."""
+        """Return jobs by key, open or closed, also those that this batch adds."""
         jobs = {key: self._added_job(key) for key in keys if key in self._new}
         return jobs | self._with_changes(store_queries.jobs_by_key(self.connection, keys))
 
     def newest_jobs(self, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
-        """Return the newest job of each qualified name, open or closed or added here."""
+        """Return the newest job of each qualified name, open or closed, also added ones."""
         stored = store_queries.newest_jobs(self.connection, qualified_names)
         return self._with_changes(stored) | self._added_jobs("qualified_name", qualified_names)
 
     def jobs_of_requests(self, requests: Sequence[str]) -> dict[str, StoredJob]:
-        """Return the job of each request, open or closed; those this batch adds are included."""
+        """Return the job of each request, open or closed, also those that this batch adds."""
         if not requests:
             return {}
         stored = store_queries.jobs_of_requests(self.connection, requests)
         return self._with_changes(stored) | self._added_jobs("request", requests)
 
     def _added_jobs(self, column: str, values: Sequence[str]) -> dict[str, StoredJob]:
-        """Return the jobs that this batch adds, in the order of their ids, by a column's value."""
+        """Return the jobs that this batch adds, by a column's value; the newest of several."""
         wanted = set(values) if self._new else set()
         added = ((row[column], key) for key, row in self._new.items() if row[column] in wanted)
         return {value: self._added_job(key) for value, key in added}
@@ -410,7 +414,7 @@ _END_GENERATIONS: Final = (
 )
 
 _IN_ORDER: Final = (_INSERT_JOURNAL, _INSERT_COMMANDS, _INSERT_GENERATIONS, _END_GENERATIONS)
-"""Statements that `Batch.flush` executes in this order."""
+"""Statements in the order of `Batch.flush`: a generation is inserted before its end is set."""
 _OF_GENERATION: Final = (tables.generations.c.job == bindparam("of")) & (
     tables.generations.c.generation == bindparam("which")
 )

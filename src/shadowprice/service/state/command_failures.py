@@ -11,11 +11,12 @@ from typing import Any, Final
 from shadowprice.core.program import script_name
 from shadowprice.core.wording import quote_for_display
 
-_NOT_THERE: Final = re.compile(r"No such file|[Cc]an(?:no|')t open|: not found$")
+_MISSING_FILE: Final = re.compile(r"No such file|[Cc]an(?:no|')t open|: not found$")
+"""Messages of programs about a missing file."""
 _LIBRARY: Final = re.compile(
     r"error while loading shared libraries|: cannot open shared object file: "
 )
-"""Messages of the dynamic linker, in which the name of the program is not a missing file."""
+"""Messages of the dynamic linker: the program that they name isn't the missing file."""
 _NO_LIBRARY: Final = re.compile(r"([^\s:/]+): cannot open shared object file: No such file")
 _NO_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
 _LOOKUP: Final = re.compile(
@@ -27,6 +28,7 @@ _DOT_LOOKUP: Final = re.compile(r": \.: ([^\s:/]+): not found$")
 """Message of sh about a file that ``.`` should read: without a slash, ``.`` searches PATH."""
 _NO_PROGRAM: Final = re.compile(r"cannot run (.+): No such file or directory$")
 _REPORTER: Final = re.compile(r"(?:^|\s)([^\s:]+): (?:line )?(?:\d+: )?[^:]+: not found$")
+"""Message about a missing program; group 1 is the shell or script that reports."""
 _BASH_SYNTAX: Final = re.compile(
     r"^([^\s:]+): (?:line )?\d+: "
     r"((?:\w+: )?(?:Bad substitution|Illegal option \S+(?: \w+)?"
@@ -61,8 +63,8 @@ def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[
     the command that isn't an absolute path. If a message names the searched folder, the result
     does too.
 
-    ``run`` is that of the job file, ``reason`` explains the job's end, and ``tail`` holds the last
-    lines of its log.
+    ``run`` is the section of the job file, ``reason`` explains the job's end, and ``tail`` holds
+    the last lines of its log.
     """
     command, workdir = run.get("command", ""), run.get("workdir")
     argv = _split_command(command)
@@ -75,7 +77,7 @@ def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[
         hint = _library_hint(line) or _bash_hint(command, line) or _lookup_hint(run, argv, line)
         if hint:
             return hint
-        if not _NOT_THERE.search(line) or _LIBRARY.search(line):
+        if not _MISSING_FILE.search(line) or _LIBRARY.search(line):
             continue
         named = [
             (match, word) for word in _relative(argv) if (match := _match_file_name(word, line))
@@ -104,7 +106,7 @@ def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[
 
 
 def _shell_words_hint(command: object, program: str) -> str:
-    """Return the hint for a list whose first word only a shell understands; empty for others."""
+    """Return the hint for a command list whose first word only a shell understands; else empty."""
     if not isinstance(command, Sequence) or isinstance(command, str) or program != command[0]:
         return ""
     shown = quote_for_display(program)
@@ -124,7 +126,7 @@ def _shell_words_hint(command: object, program: str) -> str:
 
 
 def _expansion_hint(command: object, word: str) -> str:
-    """Return the hint for a word that a shell would replace, but not in a list; else empty."""
+    """Return the hint for a word of a command list that only a shell would expand; else empty."""
     is_whole = isinstance(command, Sequence) and not isinstance(command, str) and word in command
     if not is_whole or not (word.startswith("~") or re.search(r"[$*?\[]", word)):
         return ""
@@ -158,7 +160,7 @@ def _bash_hint(command: object, line: str) -> str:
 
 
 def _bash_hint_for(command: object, reporter: str) -> str:
-    """Return how a command is run by bash. ``reporter`` is the shell or script with the error."""
+    """Return how to run a command by bash. ``reporter`` is the shell or script with the error."""
     if script := script_name(command):
         return f"begin {quote_for_display(script)} with #!/bin/bash"
     name = reporter.rpartition("/")[2]
@@ -179,10 +181,11 @@ def _lookup_hint(run: Mapping[str, Any], argv: Sequence[str], line: str) -> str:
         return f". searches PATH for {quote_for_display(name)}; write ./{name}"
     match = _LOOKUP.search(line)
     word = (match[1] or match[2]) if match else None
-    is_known = word is not None and word in argv and _is_from_shell(line)
-    if word is not None and is_known and _LOGIN_FUNCTION.fullmatch(word):
+    if word is None or word not in argv or not _is_from_shell(line):
+        return ""
+    if _LOGIN_FUNCTION.fullmatch(word):
         return _login_function_hint(word)
-    return _not_on_path(run, word) if word is not None and is_known else ""
+    return _not_on_path(run, word)
 
 
 def _is_from_shell(line: str) -> bool:
@@ -209,7 +212,7 @@ def _split_command(command: object) -> list[str]:
     for word in map(str, words[:_MAX_CHECKED_WORDS]):
         try:
             argv += shlex.split(word) if " " in word or len(words) == 1 else [word]
-        except ValueError:
+        except ValueError:  # unbalanced quotes
             argv += word.split()
     return argv[:_MAX_CHECKED_WORDS]
 

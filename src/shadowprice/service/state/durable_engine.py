@@ -18,7 +18,7 @@ from sqlalchemy import delete, func, select
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
-from shadowprice.engine.snapshot import Captured
+from shadowprice.engine.snapshot import StateCapture
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.clock import SECOND, MonotonicWallClock
@@ -69,7 +69,7 @@ class DurableEngine:
         """Nanoseconds from the store's last change to this start, by the wall clock."""
 
     def recover(self) -> None:
-        """Replace the state by the stored one, but keep what was learnt from reports."""
+        """Replace the state by the stored state, but keep the estimates learnt from reports."""
         state = self._load()
         state.keep_learnt(self.state)
         self._replace_state(state)
@@ -77,17 +77,17 @@ class DurableEngine:
     def _replace_state(self, state: DurableState) -> None:
         self.state = state
         self._snapshot_at = self._policy_state_at = self._clock.physical()
-        self._snapshotting: Iterator[None] | None = None  # its engine was replaced
+        self._snapshotting: Iterator[None] | None = None  # a snapshot of the old engine is outdated
         self._policy_state_is_large = False
-        self._posted_at: tuple[object, ...] | None = None
-        self._posted: Mapping[tuple[str, str], float] = {}
+        self._prices_key: tuple[object, ...] | None = None
+        self._cached_prices: Mapping[tuple[str, str], float] = {}
 
     def present_state(self) -> CommitResult:
         """Return the complete present state as the result of a commit."""
         return self._result(views=dict(self.state.views), specs=dict(self.state.specs))
 
     def _result(self, **changes: Any) -> CommitResult:
-        """Return the present state and changes as the result of a commit."""
+        """Return the present state, with ``changes``, as the result of a commit."""
         state, engine = self.state, self.state.engine
         names = engine.cluster.names
         servers = ClusterState(
@@ -115,26 +115,26 @@ class DurableEngine:
         )
 
     def _prices(self) -> Mapping[tuple[str, str], float]:
-        """Return the prices of the coming slot; computed once a slot, so that reads are free."""
+        """Return the prices of the coming slot, which are only computed once a slot."""
         engine = self.state.engine
-        moment = (engine.slot, engine.slot_running, engine.ledger.capacity_version)
-        if moment != self._posted_at:
-            self._posted_at = moment
+        key = (engine.slot, engine.slot_running, engine.ledger.capacity_version)
+        if key != self._prices_key:
+            self._prices_key = key
             try:
-                found = prices(engine, self.state.calendar, self._choice.name, 1)
+                result = prices(engine, self.state.calendar, self._choice.name, 1)
             except Exception:  # a policy from outside the package must not stop the service
                 log.exception("failed to compute the prices of slot %d", engine.slot)
-                self._posted = {}
+                self._cached_prices = {}
             else:
-                self._posted = prices_by_kind(found)
-        return self._posted
+                self._cached_prices = prices_by_kind(result)
+        return self._cached_prices
 
     def commit(self, operations: Sequence[Operation[Any]]) -> CommitResult:
         """Perform operations in one transaction, and return their answers.
 
-        After an unexpected error, the state is recovered, and each operation is committed alone:
-        one that fails again has its error as the answer. If the store fails, this raises, and the
-        caller must call `recover` before the next commit.
+        After an unexpected error, the state is recovered, and each operation is committed alone. An
+        operation that fails again has its error as the answer. If the store fails, this raises, and
+        the caller must call `recover` before the next commit.
         """
         try:
             return self._commit_together(operations)
@@ -180,7 +180,7 @@ class DurableEngine:
             if state.engine.sequence > sequence and (row := self.policy_state_row()):
                 self.store.write(connection, delete(tables.policy_state))
                 self.store.write(connection, tables.policy_state.insert(), [row])
-        if not state.virtual:
+        if not state.virtual:  # virtual jobs end as planned, so they teach nothing
             for view in batch.views.values():
                 state.margins.follow(view)
                 state.lengths.follow(view)
@@ -221,8 +221,8 @@ class DurableEngine:
         events = self.state.engine.sequence - self.state.snapshot_sequence
         if not events:
             return False
-        late = self._clock.physical() - self._snapshot_at >= SNAPSHOT_INTERVAL_NS
-        return late or events >= SNAPSHOT_EVENTS
+        is_late = self._clock.physical() - self._snapshot_at >= SNAPSHOT_INTERVAL_NS
+        return is_late or events >= SNAPSHOT_EVENTS
 
     def write_snapshot(self) -> None:
         """Write a snapshot at once, and delete the journal entries that it replaces."""
@@ -236,11 +236,11 @@ class DurableEngine:
         return self._snapshotting is not None
 
     def write_snapshot_step(self, seconds: float) -> None:
-        """Continue a snapshot, or start one, for about this many seconds.
+        """Continue a snapshot, or start a new one, for about ``seconds``.
 
         Events may be handled between two calls: the snapshot holds the state that it captured
-        first. If the process ends before it is complete, the previous snapshot and its journal
-        remain. Raise `StoreError` if it can't be written.
+        first. If the process ends before the snapshot is complete, the previous snapshot and its
+        journal remain. Raise `StoreError` if the snapshot can't be written.
         """
         until = time.perf_counter() + seconds
         if self._snapshotting is None:
@@ -263,7 +263,7 @@ class DurableEngine:
         ):
             yield
             engine.state.update_digest(SNAPSHOT_JOBS_PER_STEP)
-        now, captured = self._clock.now(), Captured(engine)
+        now, captured = self._clock.now(), StateCapture(engine)
         yield
         packer = zlib.compressobj(1)
         packed = []
@@ -276,6 +276,7 @@ class DurableEngine:
             self.store.write(connection, delete(table).where(table.c.sequence == sequence))
             row = {"sequence": sequence, "at": now, "state": state}
             self.store.write(connection, table.insert(), [row])
+            # Two snapshots remain: recovery falls back on the older if the newest is damaged.
             kept = connection.execute(
                 select(table.c.sequence).order_by(table.c.sequence.desc()).limit(2)
             ).scalars()
@@ -285,6 +286,7 @@ class DurableEngine:
             first = connection.execute(select(func.min(journal.c.sequence))).scalar()
         self.state.snapshot_sequence, self._snapshot_at = sequence, self._clock.physical()
         self.state.mode_changed = False
+        # Entries up to the older snapshot aren't needed any more; without entries, none is deleted.
         for start in range(
             oldest + 1 if first is None else first, oldest + 1, JOURNAL_DELETE_BATCH
         ):
@@ -296,8 +298,9 @@ class DurableEngine:
     def policy_state_row(self) -> Mapping[str, Any] | None:
         """Return the row of the policy state if its write is due, else None."""
         engine, now = self.state.engine, self._clock.physical()
-        late = now - self._policy_state_at >= POLICY_STATE_INTERVAL_NS
-        if self._policy_state_is_large and not late and not engine.session.saves_policy_state:
+        is_late = now - self._policy_state_at >= POLICY_STATE_INTERVAL_NS
+        # A session that saves the state before each event has already paid for pickling it.
+        if self._policy_state_is_large and not is_late and not engine.session.saves_policy_state:
             return None
         policy_state = engine.session.dump_state()
         self._policy_state_is_large = len(policy_state) > SMALL_POLICY_STATE_BYTES

@@ -1,4 +1,4 @@
-"""The state that operations read and change, and the results of a batch of them to publish."""
+"""The state that operations read and change, and the results of a batch to publish."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from shadowprice.service.state.start_ups import StartUps
 from shadowprice.service.state.tenant_lanes import TenantLanes
 from shadowprice.service.store import Store
 
-Withheld = Mapping[str, Mapping[str, int]]  # what the executor lacks, by server and resource
+Withheld = Mapping[str, Mapping[str, int]]
+"""Configured amounts that the executor doesn't have, by server and resource (`server_limits`)."""
 
 
 @dataclass(eq=False, kw_only=True)
 class DurableState:
-    """One record of all that operations read and change; `recovery.recover` builds it."""
+    """All state that operations read and change; `recovery.recover` builds it."""
 
     # Options of the service:
     store: Store  # open for writing
@@ -47,7 +48,7 @@ class DurableState:
     engine: Engine
     calendar: SlotCalendar
     last_at: int  # moment of the last event, in nanoseconds since 1970
-    # Of open jobs by key, as are the specifications:
+    # Views and specifications of open jobs, by key:
     views: dict[str, JobView] = field(default_factory=dict)
     specs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     # The desired state: the newest launch command of each job that should run.
@@ -58,7 +59,7 @@ class DurableState:
     next_event_id: int = 1
     accounts: Accounts = field(default_factory=Accounts)
     snapshot_sequence: int = 0  # of the newest snapshot
-    mode_changed: bool = False  # since that snapshot: `virtual` was different
+    mode_changed: bool = False  # whether `virtual` differs from that of the newest snapshot
     recovered_events: int = 0  # events of the journal that recovery applied
     margins: Margins = field(default_factory=Margins)
     lengths: ServiceLengths = field(default_factory=ServiceLengths)
@@ -73,13 +74,13 @@ class DurableState:
     # Learnt from the reports of running jobs:
     restarts: RestartCostEstimator = field(default_factory=RestartCostEstimator)
     speeds: SpeedEstimator = field(default_factory=SpeedEstimator)
-    # Newest reporting generation, its maximum progress, and when it reported that:
+    # By job: newest generation that reported, its maximum progress, and the time of that report.
     furthest: dict[str, tuple[int, int, float]] = field(default_factory=dict)
     stated_jobs: dict[str, tuple[Mapping[str, Any], Job]] = field(default_factory=dict)
     """Cache of `stated_work.stated_job`."""
 
     def keep_learnt(self, previous: DurableState) -> None:
-        """Take over what a state that this one replaces has learnt from reports."""
+        """Take over the estimates that the replaced state has learnt from reports."""
         self.restarts, self.speeds = previous.restarts, previous.speeds
         self.furthest, self.stated_jobs = previous.furthest, previous.stated_jobs
 
@@ -93,11 +94,12 @@ class DurableState:
         self.restarts.remove(key)
 
     def compares_values(self, jobs: Iterable[Job]) -> bool:
-        """Return whether values of arriving jobs count relative to their tenant's others."""
+        """Return whether values of arriving jobs only count relative to their tenant's jobs."""
         if self.values is None or self.open_values is None:
             return False
         if self.values_mode != AUTO:
             return True
+        # In this mode, they do so once a tenant exists besides the operator.
         self.open_values.add_arriving(jobs, self.engine.cluster)
         tenants = {
             *self.token_tenants,
@@ -105,16 +107,16 @@ class DurableState:
             *self.open_values.tenants(),
             *self.values.finished,
         }
-        return any(tenants)  # the empty name is that of the operator's own jobs
+        return any(tenants)  # the operator's own jobs have the empty name
 
     @property
     def next_slot(self) -> int:
-        """The first slot that can still be decided now."""
+        """The first slot that can still be decided at the present time."""
         engine = self.engine
         if engine.slot_running is not None:
             return engine.slot
         next_slot = max(engine.slot, self.calendar.slot_at(self.clock.now()) + 1)
-        # An overdue slot must begin before a later one.
+        # While jobs run or have plans, an overdue slot must begin before later slots.
         return next_slot if self.can_skip_to(next_slot) else engine.slot
 
     def can_skip_to(self, slot: int) -> bool:
@@ -153,7 +155,7 @@ class ClusterState:
     backlog: int  # number of accepted jobs that wait for a decision
     until: int | None = None  # first slot in which nothing may run
     until_at: int | None = None  # end of the timespan as it was set, in ns since 1970
-    start_ups: StartUps = field(default_factory=StartUps)  # newest ones
+    start_ups: StartUps = field(default_factory=StartUps)  # the newest start-ups
     withheld: Withheld = field(default_factory=dict)
 
     @property
@@ -172,9 +174,10 @@ class ClusterState:
         return self.ends_at is not None and now >= self.ends_at
 
     def next_slot_at(self, now: int) -> int:
-        """Return the first slot that can still be decided; without jobs, no slot begins."""
+        """Return the first slot that can still be decided at a moment in ns since 1970."""
         if self.slot_running is not None:
             return self.next_slot
+        # Without jobs no slot begins, so the field is outdated after a while.
         return max(self.next_slot, self.calendar.slot_at(now) + 1)
 
     def timespan(self, now: int) -> Timespan:

@@ -24,29 +24,32 @@ _LIMITED: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_ROOM, Refu
 _LACKING: Final = frozenset({RefusalReason.NEVER_FITS, RefusalReason.NO_ROOM, RefusalReason.PRICE})
 """Reasons for which a job lacks a resource."""
 _LATE: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_VALUE})
-"""Reasons for which a job lacks time, and more workers would save some."""
+"""Reasons for which a job lacks time that more workers would save."""
 _HOLDER: Final = re.compile(r"the promise to (.*?) would break")
+
+# Forms of slots in the texts of policies; see `with_clock_times`.
 _SPAN: Final = re.compile(r"\b(in )?slots (\d{1,15}) to (\d{1,15})\b")
-_BEFORE: Final = re.compile(
+_START: Final = re.compile(
     r"\b(?<!moved )(from|until|ending at|ends at|begins in|begins by|decided in|not before) slot "
     r"(\d{1,15})\b"
 )
-_BY: Final = re.compile(r"\b(?:(by|in|for) )?(the end of )?slot (\d{1,15})\b")
+_END: Final = re.compile(r"\b(?:(by|in|for) )?(the end of )?slot (\d{1,15})\b")
 _EARLIEST: Final = re.compile(r"\bin slot (\d{1,15}) at the earliest\b")
 _OR_LATER: Final = re.compile(r"\bin slot (\d{1,15}) or later\b")
 _COUNT: Final = re.compile(r"(?<![\w.+-])(\d{1,12}(?:\.\d{1,12})?) slots?\b(?! \(\d)")
-_BARE: Final = re.compile(
+_COUNT_WITHOUT_NOUN: Final = re.compile(
     r"\b(?:(after |the longest round has )(\d{1,12})(?=$|[;,)])|(\d{1,12})( are left\b))"
 )
-_AT: Final = {"begins in": "begins at", "decided in": "decided at"}
-_LATER: Final = {"in": "by"}
+# Prepositions of slots, and the prepositions of moments that replace them:
+_START_PREPOSITIONS: Final = {"begins in": "begins at", "decided in": "decided at"}
+_END_PREPOSITIONS: Final = {"in": "by"}
 
 
 def with_clock_times(text: str, calendar: SlotCalendar) -> str:
     """Replace slots by times in UTC, and add durations to counts of slots that have none.
 
-    Policies have no calendar, so their texts name slots. A slot in which something completes is its
-    end; one from which or until which something holds is its start.
+    Policies have no calendar, so their texts name slots. A slot in which something completes is
+    replaced by its end. A slot from or until which something holds is replaced by its start.
     """
 
     def start(slot: str) -> str:
@@ -58,24 +61,27 @@ def with_clock_times(text: str, calendar: SlotCalendar) -> str:
     def span(match: re.Match[str]) -> str:
         return f"{'from ' if match[1] else ''}{start(match[2])} to {end(match[3])}"
 
-    def by(match: re.Match[str]) -> str:
+    def completion(match: re.Match[str]) -> str:
         word = match[1] or ""
-        return f"{_LATER.get(word, word)} {end(match[3])}".lstrip()
+        return f"{_END_PREPOSITIONS.get(word, word)} {end(match[3])}".lstrip()
 
     def count(match: re.Match[str]) -> str:
         return f"{match[0]} ({format_seconds(float(match[1]) * calendar.slot_seconds)})"
 
-    def bare(match: re.Match[str]) -> str:
+    def with_noun(match: re.Match[str]) -> str:
         return f"{match[1] or ''}{match[2] or match[3]} slots{match[4] or ''}"
 
     if "slot" not in text:
         return text
-    text = _BARE.sub(bare, text)  # a second count of a sentence
+    # First, so that counts without a noun, such as "5 are left", get a duration too.
+    text = _COUNT_WITHOUT_NOUN.sub(with_noun, text)
     text = _SPAN.sub(span, text)
     text = _EARLIEST.sub(lambda match: f"at {end(match[1])} at the earliest", text)
     text = _OR_LATER.sub(lambda match: f"at {start(match[1])} or later", text)
-    text = _BEFORE.sub(lambda match: f"{_AT.get(match[1], match[1])} {start(match[2])}", text)
-    return _COUNT.sub(count, _BY.sub(by, text))
+    text = _START.sub(
+        lambda match: f"{_START_PREPOSITIONS.get(match[1], match[1])} {start(match[2])}", text
+    )
+    return _COUNT.sub(count, _END.sub(completion, text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,7 @@ class TimespanEnd:
 
 
 def end_text(engine: Engine, calendar: SlotCalendar) -> str | None:
-    """Return when the timespan ends, as text; None without an end."""
+    """Return the time at which the timespan ends, as text; None without an end."""
     return None if engine.until is None else format_rfc3339(calendar.begins(engine.until))
 
 
@@ -103,7 +109,7 @@ def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str)
     """Return the reason of a job that waits: what it waits for, and the policy's message."""
     text = with_clock_times(message.removeprefix("waits without a promise: "), calendar)
     text = _without_others(engine, job, text)
-    if job.predicted:  # no promise, whatever is observed, until its speed is measured
+    if job.predicted:  # it gets no promise until its speed is measured
         text = text.partition("; it gets a promise")[0]
     if (text or _waits_alone(engine, job)) and job.bag is None and has_free_capacity(engine, job):
         message = "waits for the next slot, in which it can start"
@@ -118,6 +124,7 @@ def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str)
 
 
 def _waits_alone(engine: Engine, job: Job) -> bool:
+    """Return whether no other job is queued."""
     return not any(
         record.status is Status.QUEUED and name != job.name
         for name, record in engine.open_jobs.items()
@@ -142,7 +149,7 @@ def _without_others(engine: Engine, job: Job, text: str) -> str:
 
 
 def has_ended(engine: Engine) -> bool:
-    """Return whether nothing may run in the running slot, or else in the coming one."""
+    """Return whether nothing may run in the running slot, or between slots, in the next one."""
     running = engine.slot_running
     current = engine.slot if running is None else running
     return engine.until is not None and current >= engine.until

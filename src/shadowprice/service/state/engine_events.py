@@ -1,4 +1,4 @@
-"""Engine events within a unit of work, with all rows that follow from them."""
+"""Engine events within a unit of work, with their consequences for views, events and accounts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from shadowprice.service.state.job_views import (
 from shadowprice.service.state.stated_work import begin_generation
 
 VALUES_KEY: Final = "values"  # key of the store for the values of finished jobs by tenant
-_LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})  # not outdated by decisions
+_LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})  # that stay true after decisions
 
 
 def apply_event(
@@ -47,25 +47,26 @@ def apply_event(
     If a tenant can't pay the event's price for a waiting job, or for a job beyond its stated work,
     abandon that job first.
 
-    ``counted`` are jobs whose progress the event changes, besides those of its commands. Unless
-    ``billed``, the job that the event ends doesn't pay for the running slot: it was lost through no
-    fault of its own, or had ended before the slot began. ``completed_later`` are jobs whose pending
-    reports say that they completed in a later slot. They aren't abandoned for this slot's price.
+    ``counted`` are jobs whose progress the event changes, besides jobs of its commands. Unless
+    ``billed``, the job that the event ends doesn't pay for the running slot. It was lost through no
+    fault of its own, or had ended before the slot began. ``completed_later`` are jobs that have
+    completed in a later slot, by their pending reports. This slot's price doesn't end them.
 
     Raise `InsufficientPointsError` if a tenant can't pay for jobs that arrive with the event, and
     `ShadowpriceError` if the event is invalid or the policy fails. The event then has no effect.
     """
     if isinstance(event, events.SlotBegan) and overrunning_jobs(batch):
-        batch.engine.session.save_for_rollback()  # their tenants may be unable to pay
+        # The event fails if a tenant can't pay for such a job. Then it is repeated without the job.
+        batch.engine.session.save_for_rollback()
     try:
         return _apply(batch, event, counted, completed_later, billed=billed)
     except InsufficientPointsError as error:
-        waiting = [name for name in error.reasons if name in batch.engine.open_jobs]
-        if not waiting:
+        unaffordable = [name for name in error.reasons if name in batch.engine.open_jobs]
+        if not unaffordable:  # the jobs arrive with the event
             raise
         reasons = error.reasons
     with batch.savepoint():  # if the event fails, the jobs are kept
-        for name in waiting:
+        for name in unaffordable:
             _abandon(batch, event, name, reasons[name])
         return apply_event(
             batch, event, counted=counted, billed=billed, completed_later=completed_later
@@ -75,11 +76,13 @@ def apply_event(
 def _abandon(batch: Batch, event: events.DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
     """Abandon an open job before an event whose price its tenant can't pay."""
     engine, view = batch.engine, batch.state.views[name]
-    ran = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
+    was_admitted = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
+    # `SlotEnded` names the running slot, other events name the next slot.
     slot = engine.slot if isinstance(event, events.SlotEnded) else event.slot
     apply_event(batch, events.JobCancelled(slot, name))
-    batch.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
-    batch.update_view(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
+    kind, state = ("given-up", State.FAILED) if was_admitted else ("refused", State.REFUSED)
+    batch.emit(kind, name, decision=True, reason=dict(reason))
+    batch.update_view(name, state=state, reason=reason)
 
 
 def _apply(
@@ -93,14 +96,14 @@ def _apply(
     engine, billing = batch.engine, Billing(batch)
     started = time.perf_counter()
     # Before the event, which may end the jobs that it bills.
-    occupied = billing.slot_usage(event) if billed else SlotUsage(0, {})
+    slot_usage = billing.slot_usage(event) if billed else SlotUsage(0, {})
     with _as_policy_error(event.tag), engine.staged(event) as staged:
         # Within the block, so that an error rolls the event back.
         overruns = billing.check_affordable(event, staged.commands, completed_later)
         line = entry_line(staged.entry, engine.cluster.names)
     batch.state.observe_event_seconds(time.perf_counter() - started)
     batch.append_journal(staged.entry.sequence, line)
-    billing.record_usage(occupied)
+    billing.record_usage(slot_usage)
     if isinstance(event, events.SlotBegan):
         billing.pay_overruns(event.slot, overruns)
     _record_consequences(batch, event, staged.commands, counted)
@@ -108,7 +111,10 @@ def _apply(
 
 
 def weigh(batch: Batch, jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Return arriving jobs with the utilities that count; raise if one can't be compared."""
+    """Return arriving jobs with the utilities that count in decisions (`core.relative_values`).
+
+    Raise `ShadowpriceError` if a value can't be compared.
+    """
     state, engine = batch.state, batch.engine
     if state.values is None or state.open_values is None or not state.compares_values(jobs):
         return tuple(jobs)
@@ -138,6 +144,7 @@ def _record_consequences(
     subject = getattr(event, "job", None)
     if subject is not None:
         touched[subject if isinstance(subject, str) else subject.name] = None
+    # A slot can also change views without a decision: jobs are delayed, or the timespan has ended.
     if isinstance(event, events.SlotBegan):
         ended, names = ending.has_ended(batch.engine), batch.engine.open_jobs
         touched |= dict.fromkeys(
@@ -175,7 +182,7 @@ def _record_consequences(
 
 
 def _is_delayed(batch: Batch, name: str) -> bool:
-    """Return whether a job can't complete any more when its view expects it to."""
+    """Return whether a job that doesn't run can't complete any more in its expected slot."""
     view = batch.state.views.get(name)
     if view is None or view.expected is None or name in batch.engine.running:
         return False
@@ -184,6 +191,7 @@ def _is_delayed(batch: Batch, name: str) -> bool:
 
 
 def _record_decision(batch: Batch, command: events.Decided, messages: dict[str, str]) -> None:
+    """Record a decision; add the policy's message about the job to ``messages``."""
     decision = command.decision
     name = decision.job
     view = batch.state.views.get(name)
@@ -244,7 +252,7 @@ def _record_price(batch: Batch, view: JobView, decision: events.Commit | events.
 
 
 def _lasting_reason(batch: Batch, view: JobView) -> Mapping[str, Any] | None:
-    """Return the reason of a view if decisions don't outdate it while the job runs."""
+    """Return the reason of a view if it stays true after decisions, while the job runs."""
     is_lasting = view.reason is not None and view.reason.get("code") in _LASTING_REASONS
     return view.reason if is_lasting and view.key in batch.engine.running else None
 
@@ -273,7 +281,7 @@ def _record_command(batch: Batch, command: events.Start | events.Resize | events
         code = None if view is None else (view.reason or {}).get("code")
         is_start = isinstance(command, events.Start)
         if code == "displaced" or (code == "standby" and is_start):
-            batch.update_view(name, reason=None)  # it waited for this generation
+            batch.update_view(name, reason=None)  # the job no longer waits
         kind = "started" if is_start else "resized"
         batch.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
         start = None
@@ -301,12 +309,12 @@ def emit_finished(batch: Batch, view: JobView, slot: int, utility: float | None)
     kept = None if view.first_promise is None else slot <= view.first_promise
     data: dict[str, Any] = {"slot": slot, "utility": utility, "kept": kept}
     if not (batch.state.virtual or view.reports):
-        data["reported"] = False  # it may have done no work: only its exit was observed
+        data["reported"] = False  # only its exit was observed, so it may have done no work
     batch.emit("finished", view.key, **data)
 
 
 def _record_value(batch: Batch, command: events.Completed) -> None:
-    """Add a finished job to what its tenant's values are compared with."""
+    """Add a finished job to the sums with which its tenant's later values are compared."""
     values, job = batch.state.values, batch.engine.jobs[command.job].job
     if values is None or not is_relative(job):
         return
@@ -315,7 +323,7 @@ def _record_value(batch: Batch, command: events.Completed) -> None:
     if len(values.finished) > MAX_TENANTS:
         oldest = min(values.finished, key=lambda name: values.finished[name].slot)
         batch.undo.drop(values.finished, oldest)
-    batch.set_value(VALUES_KEY, values.record)  # once for all jobs that finished
+    batch.set_value(VALUES_KEY, values.record)  # as a function: serialized once per batch
 
 
 def _follow_record(batch: Batch, record: JobRecord, message: str) -> None:
@@ -341,15 +349,15 @@ def _follow_record(batch: Batch, record: JobRecord, message: str) -> None:
             moves: dict[str, Any] = {"promise": promise, "before": old, "first": first}
             batch.emit(kind, name, decision=True, **moves, reason=message)
     elif record.job.predicted and before.completion is None and changes["completion"] is not None:
-        _emit_admission(batch, name, None)  # planned now; its unknown length has no promise
-    waits = changes.get("reason")
-    if waits is not None and waits["code"] == ending.CODE and not _waits_for_end(before):
-        batch.emit("standby", name, message=f"waits: {waits['message']}")
+        _emit_admission(batch, name, None)  # it has a plan now, but predicted jobs get no promise
+    reason = changes.get("reason")
+    if reason is not None and reason["code"] == ending.CODE and not _waits_for_end(before):
+        batch.emit("standby", name, message=f"waits: {reason['message']}")
     batch.update_view(name, **changes)
 
 
 def _with_margin(batch: Batch, record: JobRecord, view: JobView) -> JobView:
-    """Add the promise margin to the view of a job that is about to get a promise."""
+    """Add the promise margin to the view of a job that gets its first promise now."""
     planned, job = promised_slot(record), record.job
     if planned is None or job.predicted:
         return view
@@ -373,7 +381,7 @@ def _waits_for_end(view: JobView) -> bool:
 
 @contextmanager
 def _as_policy_error(what: str) -> Iterator[None]:
-    """Raise unexpected errors of a block as `PolicyError`; they have no effect on the engine."""
+    """Raise unexpected errors of a block as `PolicyError`; its event was rolled back."""
     try:
         yield
     except ShadowpriceError:

@@ -20,7 +20,8 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.service.clock import SlotCalendar, to_datetime_or_none
 from shadowprice.service.resources import build_resource
-from shadowprice.service.state.ending import CODE, has_ended, reason_to_wait, refusal_reason
+from shadowprice.service.state.ending import CODE as TIMESPAN_ENDED
+from shadowprice.service.state.ending import has_ended, reason_to_wait, refusal_reason
 
 
 class State(StrEnum):
@@ -64,10 +65,10 @@ _OF_STATUS: Final[Mapping[Status, State]] = {
 class JobView:
     """A job after an event. Moments are nanoseconds since 1970, prices millionths of a point.
 
-    An open job has three slots in which it may complete. ``completion`` is that of its committed
-    plan; a policy that commits no plans (`rolling`) promises a slot instead. ``promise`` is the
-    service's promise: that slot and a margin (`state.margins`). ``expected`` is the present
-    forecast, which moves with the job's progress (`expected_slot`).
+    An open job has three slots of completion. ``completion`` is the last slot of its committed
+    plan, or the slot that the policy promises if it commits no plans (`rolling`). ``promise`` is
+    the service's promise: ``completion`` and a margin (`state.margins`). ``expected`` is the
+    present forecast, which moves with the job's progress (`expected_slot`).
     """
 
     id: int  # number in the order of submission
@@ -83,8 +84,8 @@ class JobView:
     promise_at: int | None = None  # end of that slot
     margin: int = 0  # slots from the policy's plan or promise to ``promise`` (`state.margins`)
     margin_jobs: int = 0  # finished jobs that the margin was learnt from
-    completion: int | None = None  # slot; while the job is open, that of the policy (see above)
-    completion_at: int | None = None  # moment, as ``completion``
+    completion: int | None = None  # slot; for an open job, planned or promised by the policy
+    completion_at: int | None = None  # end of that slot, or when the job really ended
     expected: int | None = None  # slot in which the open job is expected to complete
     expected_at: int | None = None  # end of that slot
     progress: float = 0.0  # mini-batches; tasks for a bag
@@ -93,11 +94,13 @@ class JobView:
     started: int = 0  # newest generation that was observed to run
     running_since: int | None = None  # when generation ``started`` began to run
     first_start: int | None = None  # when the job first ran
-    workers: int = 0  # of the present placement, as are ``ps`` and ``servers``
+    # Of the present placement:
+    workers: int = 0
     ps: int = 0
     servers: tuple[str, ...] = ()
-    payoff: float | None = None  # of the decision, as are ``utility`` and ``cost``
-    utility: float | None = None  # the earned one once the job is finished
+    # Of the decision, in units of the stated utility:
+    payoff: float | None = None
+    utility: float | None = None  # the earned utility once the job is finished
     cost: float | None = None
     reason: Mapping[str, Any] | None = None  # why it was refused, waits, or ended without success
     setback: Mapping[str, Any] | None = None  # why the newest generation was refused or lost
@@ -105,30 +108,30 @@ class JobView:
     lost: int = 0  # generations lost through no fault of the job
     family: str | None = None  # whose speed curve the job uses; None if it states its own
     measured: tuple[int, ...] = ()  # worker counts with a measured speed
-    # Present prediction in seconds, and the one at the decision, of a job that states no length.
+    # Of a job that states no length: present prediction, and seconds predicted at the decision.
     predicted: LengthPrediction | None = None
     first_length: float | None = None
-    # Seconds that it ran, and its GPUs and worker range; once it is finished (`state.lengths`).
+    # Of a finished job: seconds that it ran, GPUs, and minimum and maximum workers (`lengths`).
     length: tuple[float, int, int, int] | None = None
     reports: bool = False  # whether it ever reported progress, even of 0
     # Only counted if its tenant has an account:
     covered: int = 0  # stated work covered by slots (`stated_work`), in millionths of a mini-batch
-    covered_before: int = 0  # the same when its newest generation began
+    covered_before: int = 0  # ``covered`` when its newest generation began
     blamed: int = 0  # newest generation that failed by itself, or in which the owner revised it
     price: int | None = None  # all debits; 0 if its tenant has no account, None until it is priced
-    paid_at: int | None = None  # moment of the last debit for the admission or an overrun slot
+    paid_at: int | None = None  # moment of the last debit: for the admission, or a slot of overrun
     planned: int = 0  # process-slots that the price of the stated work covers
     # Paid but unused parts: slot, process count, price (`service.budgets.usage`). None if nothing
-    # was paid in advance, or if other tenants are paid.
+    # was paid in advance, or if the job pays other tenants.
     unused: tuple[tuple[int, int, int], ...] | None = None
-    held: int = 0  # process-slots held so far; with ``planned`` 0 if it pays other tenants instead
-    used: int = 0  # part of the price
+    held: int = 0  # process-slots held so far; 0, as ``planned``, if the job pays other tenants
+    used: int = 0  # part of ``price`` that the held process-slots have used
     overrun: int = 0  # part of ``used`` for slots beyond the stated work
-    overrun_slots: int = 0  # number of these slots
+    overrun_slots: int = 0  # number of slots beyond the stated work
     slot_price: int | None = None  # of the running slot if it is beyond the stated work
-    refund: int | None = None  # when the job was closed
-    decided: int | None = None  # first decision
-    closed: int | None = None
+    refund: int | None = None  # paid back when the job was closed
+    decided: int | None = None  # moment of the first decision
+    closed: int | None = None  # moment at which the job ended or was refused
 
     def stored(self) -> str:
         """Serialize the view for the store."""
@@ -228,8 +231,8 @@ def minibatches(job: Job, units: int) -> float:
 def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
     """Return the promise of an open job: its planned completion plus its margin.
 
-    A job whose length is only predicted has none. The promise is unchanged if the plan slips within
-    the margin. A margin never reaches past the end of the timespan.
+    A job whose length is only predicted has no promise. The promise doesn't change while the plan
+    slips within the margin. A margin never reaches past the end of the timespan.
     """
     planned = promised_slot(record)
     if planned is None or record.job.predicted:
@@ -245,9 +248,9 @@ def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
 def expected_slot(engine: Engine, record: JobRecord, planned: int | None) -> int | None:
     """Return the slot in which an open job is expected to complete.
 
-    That is by its committed plan, at its present placement, or by the plan of its promise, in which
-    it completed in slot ``planned``. None if the job waits without a promise or longer than that
-    plan, or if it runs longer than stated.
+    This is the end of its committed plan, or else follows from its progress and placement. A job
+    that waits keeps slot ``planned``, which was expected when it got its promise. None if it waits
+    without a promise or too long for ``planned``, or runs longer than stated.
     """
     job = record.job
     if len(record.plan):
@@ -258,7 +261,7 @@ def expected_slot(engine: Engine, record: JobRecord, planned: int | None) -> int
         share = record.slots_run(current) / record.stated_slots(placement)
         is_overdue = record.remaining <= 1 and record.earlier_share + share >= 1.0
         if is_overdue and not job.predicted:
-            return None  # the last unit is counted when the job ends
+            return None  # all its stated work is done, so its end can't be predicted
         workers, colocated = placement.total_workers, placement.colocated
         moved = record.generation_slot == current and record.generation > 1
         first = job.gain(workers, colocated=colocated, moved=moved)
@@ -309,14 +312,18 @@ def view_changes(
         changes |= {"workers": placement.total_workers, "ps": placement.total_ps}
         changes["servers"] = servers
     code, runs = (view.reason or {}).get("code"), placement is not None
-    same = runs and record.generation == view.generation
+    is_same_generation = runs and record.generation == view.generation
     if record.refusal is not None:
         changes["reason"] = refusal_reason(engine, calendar, job, record.refusal)
     elif state is State.FINISHED:
         changes["reason"] = None  # a former reason to wait is outdated
     elif has_ended(engine) and record.status is not Status.ARRIVED and placement is None:
         changes["reason"] = reason_to_wait(engine, calendar)
-    elif code == CODE or (code == OVERRUN and not runs) or (code == PARTLY_ENDED and not same):
+    elif (
+        code == TIMESPAN_ENDED
+        or (code == OVERRUN and not runs)
+        or (code == PARTLY_ENDED and not is_same_generation)
+    ):
         changes["reason"] = None
     if view.decided is None and record.status is not Status.ARRIVED:
         changes["decided"] = now

@@ -1,10 +1,9 @@
 """Lengths and waits of jobs, predicted from those of similar jobs that have finished.
 
-Every job that ends successfully teaches its length, and how long it waited for its first start. A
+The history has the length of every job that ended successfully, and its wait for the first start. A
 job without a stated time gets the prediction of `core.length_history`, at most its ``walltime``.
-With a ``walltime`` and no history, that is its length. Progress that the job reports keeps its
-meaning, because its steps are unchanged. Once its speed is measured, its length isn't predicted any
-more.
+Without a history, its length is the ``walltime``. Progress that the job reports keeps its meaning,
+because its steps are unchanged. Once its speed is measured, its length isn't predicted any more.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class ServiceLengths:
         if job.walltime is not None:
             limit = job.walltime * slot_seconds
             if prediction.length > limit or not prediction.jobs:
-                # Beyond its limit the job won't run, whatever similar jobs did.
+                # The job won't run beyond its limit, whatever similar jobs did.
                 return LengthPrediction(max(limit, attained), prediction.jobs, 1.0)
         elif not prediction.jobs:
             # The default says nothing about this job, so a planner must not refuse it for its
@@ -89,7 +88,7 @@ class ServiceLengths:
         attained = length_of_progress(record.job, progress) * slot_seconds
         prediction = self.predict(record.job, cluster, attained)
         longer = with_length(record.job, prediction.length / slot_seconds)
-        if longer.required <= progress:  # the prediction is less than a unit longer, or the limit
+        if longer.required <= progress:  # at most a unit longer, or the walltime is reached
             longer = replace(longer, required=progress + 1)
         return longer, prediction
 
@@ -97,7 +96,11 @@ class ServiceLengths:
 def measured_length(
     view: JobView, record: JobRecord, placement: Placement, cluster: Cluster, ended: int
 ) -> tuple[float, int, int, int] | None:
-    """Return `JobView.length` of a job that ended, at the speed of its newest generation."""
+    """Return `JobView.length` of a job that ended; None if its newest start wasn't observed.
+
+    All its run time counts at the speed of its newest placement. The result is the time that the
+    job would take with its fastest worker count.
+    """
     if view.running_since is None or view.started != record.generation:
         return None
     newest = max(0, ended - view.running_since) / SECOND

@@ -1,22 +1,22 @@
 """Promise margins, learnt from the delays of jobs against their plans.
 
 A policy plans with stated speeds and whole slots. Real jobs start late, run longer and yield to
-other jobs. The service therefore promises a completion later than the planned one. The relative
+other jobs. So the service promises a completion later than the planned completion. The relative
 margin is this difference divided by the time from a job's arrival to its planned completion.
 
 The goal is that 95 % of the promises are kept. The relative margin is the 97 % quantile of earlier
-relative delays, corrected for their number: of n delays, the one of rank ceil(0.97 (n + 1)). If
-jobs behave like those before them, at least 97 % of the promises are kept. This is conformal
+relative delays, with a correction: of n delays, the delay of rank ceil(0.97 (n + 1)). If jobs
+behave like earlier jobs, at least 97 % of the promises are kept. This is conformal
 prediction (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005, chapter 2).
 
-Delays come in bursts. So open jobs count as soon as their plans slip, and the quantile adapts. Each
-broken promise raises it, and each kept promise lowers it a little, never below 97 % (Gibbs and
-Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS 2021).
+Delays come in bursts. So open jobs count as soon as their plans slip, and the level of the quantile
+adapts. Each broken promise raises the level, and each kept promise lowers it a little, never below
+97 %: Gibbs and Candes, Adaptive Conformal Inference Under Distribution Shift, NeurIPS 2021.
 
-A tenant's own jobs determine its margin. A tenant with too few of them takes the median of the
-other tenants' margins, so that no single tenant can move the promises of others far.
+A tenant's own jobs determine its margin. A tenant with too few jobs takes the median of the other
+tenants' margins. So no single tenant can move the promises of others far.
 
-Plans and prices do not change.
+Margins change neither plans nor prices.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ A promise made early in a burst of delays can't allow for the delays that follow
 
 MAX_DELAYS_PER_GROUP: Final = 200  # newest finished jobs of a group that determine its margin
 RECOVERED_JOBS: Final = 2_000  # read by recovery, but at least `MIN_GROUP_JOBS` of each tenant
-MAX_TENANTS: Final = 1_000  # the one whose job finished longest ago is dropped first
-MAX_TENANT_GROUPS: Final = 100  # a tenant's groups push out no other tenant's
+MAX_TENANTS: Final = 1_000  # the tenant whose job finished longest ago is dropped first
+MAX_TENANT_GROUPS: Final = 100  # of one tenant, so that its groups displace no other tenant's
 MIN_GROUP_JOBS: Final = 19  # the longest of 19 delays is expected to cover 95 % of jobs
 
 MIN_TENANT_JOBS: Final = 3
-"""Minimum finished jobs of a tenant none of whose groups has `MIN_GROUP_JOBS`.
+"""Minimum finished jobs for a tenant's own margin, if no group has `MIN_GROUP_JOBS`.
 
 With so few jobs, the quantile is the longest delay.
 """
 
 MIN_TENANTS: Final = 3  # for a median: with fewer, a single tenant would determine it
-QUANTILE_STEP: Final = 0.05  # step of the quantile per promise: gamma of Gibbs and Candes
+QUANTILE_STEP: Final = 0.05  # step of the quantile level per promise: gamma of Gibbs and Candes
 
 _Group = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """Slots from planned completion to promise, learnt from so many finished ``jobs``."""
+    """Slots from planned completion to promise, and the number of finished jobs behind them."""
 
     slots: int = 0
     jobs: int = 0
@@ -122,21 +122,22 @@ class Margins:
         planned = view.first_promise - view.margin
         late = 0 if view.completion is None else max(0, view.completion - planned)
         delay = late / _slots(planned, view.arrival)
-        known = self._tenants.get(view.tenant, {})
+        groups = self._tenants.get(view.tenant, {})
         for group in _groups(view.tenant, view.family):
-            delays = known.get(group)
+            delays = groups.get(group)
             if delays is not None:
                 delays.record_open_delay(view.key, delay if late and view.state.open else None)
         if view.state is not State.FINISHED:
             return
         assert view.completion is not None
         is_broken = view.completion > view.first_promise if view.margin_jobs else None
-        self._tenants[view.tenant] = self._tenants.pop(view.tenant, known)  # the newest
+        # Tenants and groups are ordered by their newest end, so that the oldest are dropped first.
+        self._tenants[view.tenant] = self._tenants.pop(view.tenant, groups)
         for group in _groups(view.tenant, view.family):
-            delays = known[group] = known.pop(group, _Delays())
+            delays = groups[group] = groups.pop(group, _Delays())
             delays.record_finished(delay, is_broken=is_broken)
-        while len(known) > MAX_TENANT_GROUPS:
-            del known[next(iter(known))]
+        while len(groups) > MAX_TENANT_GROUPS:
+            del groups[next(iter(groups))]
         while len(self._tenants) > MAX_TENANTS:
             del self._tenants[next(iter(self._tenants))]
 
@@ -151,10 +152,11 @@ class Margins:
         """Return the margin of a job that is planned to complete in slot ``planned``.
 
         It comes from the narrowest group with enough finished jobs: the job's tenant and family, or
-        its tenant. Without one, it comes from the other tenants. The promise stays before
+        its tenant. Without such a group, it comes from the other tenants. The promise stays before
         ``until``, the first slot in which nothing may run.
         """
         relative, jobs = self._tenant_margin(tenant, family) or self._median_of_others(tenant)
+        # Less a tiny amount, so that rounding errors don't add a slot.
         slots = math.ceil(relative * _slots(planned, arrival) - 1e-9)
         if until is not None:
             slots = min(slots, max(0, until - 1 - planned))
@@ -162,12 +164,12 @@ class Margins:
 
     def _tenant_margin(self, tenant: str | None, family: str | None) -> tuple[float, int] | None:
         """Return a tenant's relative margin, and the number of its jobs; None if too few."""
-        known = self._tenants.get(tenant, {})
+        groups = self._tenants.get(tenant, {})
         for group, minimum in (
             *((group, MIN_GROUP_JOBS) for group in _groups(tenant, family)),
             ((tenant,), MIN_TENANT_JOBS),
         ):
-            delays = known.get(group)
+            delays = groups.get(group)
             if delays is not None and len(delays.newest) >= minimum:
                 return delays.quantile(), len(delays.newest)
         return None
@@ -183,7 +185,7 @@ class Margins:
         ]
         if len(others) < MIN_TENANTS:
             return 0.0, 0
-        # The lower of two middle values, so that at least half of the tenants need the margin.
+        # The lower of two middle values, so that at least half of the tenants need this margin.
         return (
             median_low(delays.quantile() for delays in others),
             sum(len(delays.newest) for delays in others),
@@ -207,7 +209,7 @@ def read_finished(connection: Connection) -> list[JobView]:
 
 
 def _stored_tenants(connection: Connection) -> list[str | None]:
-    """Return the tenants of all stored jobs, and None; each takes one step in an index."""
+    """Return None and the tenants of all stored jobs; the query of each is one index lookup."""
     column = tables.jobs.c.tenant
     tenants: list[str | None] = [None]
     query = select(column).where(column.is_not(None))
@@ -220,6 +222,7 @@ def _stored_tenants(connection: Connection) -> list[str | None]:
 
 
 def _slots(planned: int, arrival: int) -> int:
+    """Return the slots from a job's arrival to its planned completion."""
     return max(1, planned - arrival + 1)
 
 

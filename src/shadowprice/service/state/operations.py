@@ -63,14 +63,14 @@ MAX_SUBMISSIONS_PER_EVENT: Final = 32  # maximum submissions that one event deci
 
 @dataclass(frozen=True, slots=True)
 class KnownJobs:
-    """The stored jobs that submissions may mean: the newest of each name, and by request."""
+    """Stored jobs that submissions may repeat: the newest of each name, and those of requests."""
 
     newest: dict[str, StoredJob]
     of_requests: dict[str, StoredJob]
 
     @classmethod
     def of_batch(cls, batch: Batch, submissions: Sequence[Submission]) -> KnownJobs:
-        """Return the jobs in a batch, also those it adds."""
+        """Return the stored jobs of these submissions, also those that the batch adds."""
         names, requests = _names(submissions), _requests(submissions)
         return cls(batch.newest_jobs(names), batch.jobs_of_requests(requests))
 
@@ -139,7 +139,7 @@ class SubmitJobs:
     def _record_new(
         self, batch: Batch, known: KnownJobs
     ) -> tuple[list[tuple[str, ProblemError | None]], dict[str, Submission]]:
-        """Record the new jobs, also in ``known``; return the answers and the new ones by key."""
+        """Record new jobs, also in ``known``; return the answers, and the new jobs by key."""
         state = batch.state
         answers: list[tuple[str, ProblemError | None]] = []
         fresh: dict[str, Submission] = {}
@@ -206,16 +206,16 @@ def submit_in_one_event(
 def _resolve(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     """Resolve a job for the engine, as submitted at a moment in nanoseconds since 1970.
 
-    Its restart cost is the stated cost, adjusted by measured restarts (`RestartCostEstimator`). A
-    job that states no length has the predicted one, which is in its view once it is decided. Raise
-    `InputError` if the cluster lacks a resource that the job needs.
+    Its restart cost is the stated cost, adjusted by measured restarts (`RestartCostEstimator`). If
+    the job states no length, it gets the predicted length, which its view keeps from the decision
+    on. Raise `InputError` if the cluster lacks a resource that the job needs.
     """
     cluster = batch.engine.cluster
     job = resolve_job(spec, cluster, batch.calendar, moment, key=key)
     if spec.has_unknown_length:
         seconds, view = _predicted_length(batch, job).length, batch.state.views.get(key)
         job = with_length(job, seconds / float(cluster.slot_seconds))
-        if view is not None and view.measured:
+        if view is not None and view.measured:  # its speed and work give its length
             job = replace(job, predicted=False)
     account = batch.state.accounts.get(job.tenant)
     if account is not None:
@@ -258,7 +258,7 @@ def _decide_jobs(
     for key in keys:
         view = state.views[key]
         spec = specs[key] if specs else JobSpec.model_validate(state.specs[key])
-        moment = min(view.submitted, slot_start)
+        moment = min(view.submitted, slot_start)  # a job arrives by the slot that it's decided for
         try:
             job = _resolve(batch, key, spec, moment)
         except InputError as error:  # the servers changed after the job was accepted
@@ -297,14 +297,14 @@ def _decide_alone(batch: Batch, key: str) -> None:
 
 
 @operation
-def decide_backlog(batch: Batch, most: int) -> int:
-    """Decide up to ``most`` accepted jobs of the backlog; tenants take turns.
+def decide_backlog(batch: Batch, maximum: int) -> int:
+    """Decide up to ``maximum`` accepted jobs of the backlog; tenants take turns.
 
     Return the number of jobs that remain in the backlog.
     """
     state = batch.state
     keys: list[str] = []
-    while state.backlog and len(keys) < most:
+    while state.backlog and len(keys) < maximum:
         key = state.backlog.pop()
         view = state.views.get(key)
         if view is not None and view.state is State.PENDING:
@@ -329,7 +329,7 @@ def cancel_job(batch: Batch, key: str) -> JobView:
         raise ProblemError("conflict", f"job {view.name!r} is {view.state} already")
     batch.emit("cancelled", key)
     if key not in batch.engine.open_jobs:
-        reason = {"code": "cancelled", "message": "never decided on"}
+        reason = {"code": "cancelled", "message": "cancelled before it was decided"}
         return batch.close_job(key, State.CANCELLED, reason)
     apply_event(batch, events.JobCancelled(batch.state.next_slot, key))
     return batch.views[key]
@@ -339,7 +339,7 @@ def cancel_job(batch: Batch, key: str) -> JobView:
 def resubmit_job(batch: Batch, key: str, submission: Submission) -> str:
     """Submit a job again, and return the key of the new one.
 
-    The job is cancelled if it is open, unless the new one exists or is refused.
+    If the job is open, it is cancelled, unless the new job exists already or is refused.
     """
     is_new = KnownJobs.of_batch(batch, [submission]).find(submission) is None
     before = batch.get_view(key)
@@ -386,6 +386,7 @@ def _revise(batch: Batch, key: str, changes: Mapping[str, Any]) -> JobView:
     state = batch.state
     record = merge_changes(state.specs[key], changes)
     cluster, submitted = batch.engine.cluster, view.submitted
+    # `merge_changes` has checked reserved labels, and a job keeps its tenant and its `run`.
     [submission] = read_submissions(
         [record], cluster, tenant=None, runs=False, single=True, from_controller=True, now=submitted
     )
@@ -400,7 +401,7 @@ def _revise(batch: Batch, key: str, changes: Mapping[str, Any]) -> JobView:
             batch.update_view(key, family=submission.spec.family)
         if view.predicted is not None and not submission.spec.has_unknown_length:
             batch.update_view(key, predicted=None, first_length=None)
-        batch.update_view(key, blamed=view.generation)
+        batch.update_view(key, blamed=view.generation)  # see `stated_work`
         required = [view.required, batch.views[key].required]
         batch.emit("revised", key, changes=dict(changes), required=required)
     return state.views.get(key) or batch.views[key]
@@ -418,10 +419,12 @@ def _apply_revision(batch: Batch, view: JobView, spec: JobSpec, changes: Mapping
         job,
         arrival=before.arrival,
         before_arrival=before.before_arrival,
-        points=None if job.points is None else before.points,  # its budget may be removed
+        # Those of its admission, unless its tenant's budget was removed since.
+        points=None if job.points is None else before.points,
     )
     spec_before = JobSpec.model_validate(state.specs[key])
     stated = _resolve(batch, key, spec_before, view.arrived)
+    # Utilities count from the arrival, so the horizon does too.
     horizon = state.next_slot - job.arrival + engine.cluster.horizon
     is_admission = asks_for_more(stated, job, horizon=horizon)
     counted = _with_counted_utility(batch, before, stated, job, is_admission=is_admission)
@@ -449,7 +452,11 @@ def _apply_revision(batch: Batch, view: JobView, spec: JobSpec, changes: Mapping
 def _with_counted_utility(
     batch: Batch, before: Job, stated: Job, after: Job, *, is_admission: bool
 ) -> Job:
-    """Return a revised job with its counted utility; only an admission can raise the factor."""
+    """Return a revised job with its counted utility.
+
+    Only an admission can raise the factor between counted and stated utility. ``before`` is the
+    engine's job, and ``stated`` the job as its owner stated it before the revision.
+    """
     [weighed] = weigh(batch, [after])
     if before.stated_utility is None or weighed.stated_utility is None:
         return weighed if is_admission else after
@@ -462,9 +469,7 @@ def _with_counted_utility(
     return scale_utility(after, share)
 
 
-class _DryRunError(Exception):
-    """Raised to roll back a dry run; holds the revised job."""
-
+class _DryRunError(Exception):  # rolls a dry run back, and holds its result
     def __init__(self, view: JobView) -> None:
         super().__init__(view.name)
         self.view = view
@@ -480,13 +485,13 @@ class QuoteResult:
 
     quote: Quote
     refusal: Mapping[str, Any] | None = None  # the policy's reason if the job would be refused
-    message: str = ""  # such as what the job would wait for
+    message: str = ""  # the policy's remark, such as the resource that the job would wait for
     price: int | None = None  # in millionths of a point; None if the policy gave none
-    held: int | None = None  # the tenant's balance, as ``price``; None without a budget
+    held: int | None = None  # the tenant's balance, in the unit of ``price``; None without a budget
     reason: Mapping[str, Any] | None = None  # why the service would refuse what the policy admits
-    timespan: Mapping[str, Any] = field(default_factory=dict)  # empty if its end is too far
-    margin: Margin = field(default_factory=Margin)  # from plan to promise
-    share: float = 1.0  # factor of the stated utility; divides utility and price
+    timespan: Mapping[str, Any] = field(default_factory=dict)  # `end_of_quote`
+    margin: Margin = field(default_factory=Margin)  # from planned completion to promise
+    share: float = 1.0  # factor from the stated to the counted utility
     predicted: LengthPrediction | None = None  # of a job that states no length; it has no promise
 
     def to_resource(self, job: str, calendar: SlotCalendar, *, names: bool) -> rest.Quote:
@@ -536,8 +541,8 @@ def quote_job(batch: Batch, submission: Submission) -> QuoteResult:
         raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
     slot = state.next_slot
     if slot > engine.slot:
-        # An idle engine stays at an older slot until the next event. Advance the ledger as
-        # that event would, because a quote is for the slot that can still be decided.
+        # An idle engine stays at an older slot until the next event. Advance the ledger as that
+        # event would, because the quote is for the first slot that can still be decided.
         engine.state.check_skip(slot)
         engine.state.advance_for_query(slot)
     moment = min(batch.now, batch.calendar.begins(slot))
@@ -564,7 +569,7 @@ def quote_job(batch: Batch, submission: Submission) -> QuoteResult:
         margin = state.margins.margin(job.tenant, family, planned, job.arrival, engine.until)
     held = reason = None
     account = state.accounts.get(job.tenant)
-    if account is not None:
+    if account is not None:  # the tenant pays in points, which must not be scaled
         held, share = account.balance, 1.0
         if quote.admitted and price is not None and not account.can_pay(price):
             reason = billing.insufficient_points_reason(account, price)
@@ -575,7 +580,7 @@ def quote_job(batch: Batch, submission: Submission) -> QuoteResult:
 
 @dataclass(frozen=True, slots=True)
 class EngineFork:
-    """A copy of the engine at one moment, and a job to query it about.
+    """A copy of the engine at one moment, and a job for queries of the copy.
 
     The copy is at the first slot that can still be decided, and the job is as if submitted now.
     ``resolve`` resolves another specification of the job in the same way, or raises `InputError`.
@@ -592,14 +597,14 @@ class EngineFork:
 class StartPrediction:
     """When a job that waits starts, if it waits like earlier similar jobs."""
 
-    by: int  # a whole second
+    by: int  # in nanoseconds since 1970, rounded up to a second
     probability: float
-    jobs: int  # similar jobs that waited longer than this one has
+    jobs: int  # number of similar jobs that waited longer than this job has waited
 
 
 @operation
 def fork_engine(batch: Batch, key: str, spec: JobSpec) -> EngineFork:
-    """Copy the engine, for questions about a job that take too long for a batch."""
+    """Copy the engine, for queries about a job that take too long for a batch."""
     state, calendar = batch.state, batch.calendar
     if not batch.engine.capabilities.quotes:
         raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
@@ -635,7 +640,7 @@ def fork_engine(batch: Batch, key: str, spec: JobSpec) -> EngineFork:
 def _predict_start(batch: Batch, key: str, job: Job) -> StartPrediction | None:
     view = batch.state.views.get(key)
     if view is not None and view.first_start is not None:
-        return None  # a job that is paused waits for something else than one that is new
+        return None  # the history has waits of new jobs, and paused jobs wait for other reasons
     since = batch.now if view is None else view.arrived
     waited = max(0, batch.now - since) / SECOND
     prediction = batch.state.lengths.predict_wait(job, batch.engine.cluster, waited)
@@ -685,7 +690,7 @@ def change_server(
     role: Role | None = None,
     cost: float | None = None,
 ) -> None:
-    """Change a server; what is None stays as it is when the operation runs.
+    """Change a server; None keeps the value that it has when the operation runs.
 
     Raise `ProblemError` if the server is unknown.
     """

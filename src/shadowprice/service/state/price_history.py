@@ -26,16 +26,16 @@ log = logging.getLogger("shadowprice.service")
 HOUR: Final = 3_600 * SECOND
 MINUTE: Final = 60 * SECOND
 _MIN_SAMPLE_INTERVAL_SECONDS: Final = 5.0  # minimum seconds between two samples
-_SHARE: Final = 100.0  # minimum time between two samples, in times that a sample takes
-_LOOKED: Final = 20  # samples to read per returned one; above, use a coarser grain
-_SWEPT: Final = 1_000  # maximum number of rows that one call purges
+_INTERVAL_FACTOR: Final = 100.0  # minimum interval over the time of a sample: costs at most 1 %
+_MAX_READ_FACTOR: Final = 20  # samples read per returned sample, above which the grain is coarser
+_MAX_PURGED_ROWS: Final = 1_000  # maximum number of rows that one call purges
 
 
 class PriceSampler:
     """Takes samples of prices, in the thread that owns the durable state."""
 
     def __init__(self) -> None:
-        self._slot: int | None = None
+        self._slot: int | None = None  # of the last sample
         self._hour = self._minute = -1
         self._not_before = 0.0
 
@@ -66,7 +66,8 @@ class PriceSampler:
             with state.store.transaction() as connection:
                 state.store.write(connection, tables.prices.insert(), [record])
         spent = time.monotonic() - started
-        self._not_before = time.monotonic() + max(_MIN_SAMPLE_INTERVAL_SECONDS, _SHARE * spent)
+        interval = max(_MIN_SAMPLE_INTERVAL_SECONDS, _INTERVAL_FACTOR * spent)
+        self._not_before = time.monotonic() + interval
 
 
 def history(
@@ -77,9 +78,9 @@ def history(
     ids: list[int] = []
     for grain in (0, 1, 2):
         query = select(table.c.id).where(table.c.at >= since, table.c.grain >= grain)
-        query = query.order_by(table.c.id.desc()).limit(_LOOKED * maximum)
+        query = query.order_by(table.c.id.desc()).limit(_MAX_READ_FACTOR * maximum)
         ids = list(connection.execute(query).scalars())
-        if len(ids) < _LOOKED * maximum:
+        if len(ids) < _MAX_READ_FACTOR * maximum:
             break
     chosen = ids[:: max(1, -(-len(ids) // maximum))]
     rows = rows_among(connection, select(table), table.c.id, chosen)
@@ -94,7 +95,7 @@ def history(
 
 
 def purge_prices(store: Store, now: int, before: int) -> None:
-    """Purge samples from before a moment, and those that are too old for their grain."""
+    """Purge samples from before a moment, and samples that are too old for their grain."""
     table = tables.prices
     old = (
         (table.c.at < before)
@@ -102,7 +103,8 @@ def purge_prices(store: Store, now: int, before: int) -> None:
         | ((table.c.grain == 1) & (table.c.at < now - 7 * 24 * HOUR))
     )
     with store.reading() as connection:
-        ids = list(connection.execute(select(table.c.id).where(old).limit(_SWEPT)).scalars())
+        query = select(table.c.id).where(old).limit(_MAX_PURGED_ROWS)
+        ids = list(connection.execute(query).scalars())
     if not ids:
         return
     with store.transaction() as connection:

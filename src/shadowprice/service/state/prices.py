@@ -32,14 +32,14 @@ def build_server_classes(cluster: Cluster) -> ServerClasses:
         first = cluster.names[int(members[0])]
         head, _, tail = first.rpartition("-")
         name = head if head and tail.isdigit() else first
-        while name in classes:
+        while name in classes:  # kinds whose first servers only differ in their number
             name += "'"
         classes[name] = members
     return classes
 
 
 class _Replacing:
-    """An object for a policy, with some attributes of another object replaced."""
+    """A view of an object with some attributes replaced, for queries of a policy."""
 
     def __init__(self, original: object, **replaced: Any) -> None:
         self._original = original
@@ -49,16 +49,16 @@ class _Replacing:
         return getattr(self._original, name)
 
 
-def _later_view(view: View, later: int) -> Any:
-    """Return a view whose ledger's window starts some slots later."""
+def _later_view(view: View, offset: int) -> Any:
+    """Return a view whose ledger's window starts ``offset`` slots later."""
     used, versions = view.ledger.used, view.ledger.versions
     ledger = _Replacing(
         view.ledger,
-        start=view.ledger.start + later,
-        used=used[later:] if later < len(used) else np.zeros_like(used[:1]),
-        versions=versions[min(later, len(versions) - 1) :],
+        start=view.ledger.start + offset,
+        used=used[offset:] if offset < len(used) else np.zeros_like(used[:1]),
+        versions=versions[min(offset, len(versions) - 1) :],
     )
-    return _Replacing(view, slot=view.slot + later, ledger=ledger)
+    return _Replacing(view, slot=view.slot + offset, ledger=ledger)
 
 
 def prices(
@@ -73,25 +73,25 @@ def prices(
     A price is that of a whole server's amount of the resource. The result has fewer slots than
     ``slots`` if the policy doesn't plan that far ahead.
 
-    ``next_slot`` is the first slot that can still be decided, if it is later than the engine's own:
-    an engine without jobs skips slots, but learnt prices fall in them.
+    ``next_slot`` is the first slot that can still be decided, if the engine's own slot is earlier.
+    An engine without jobs skips slots, but learnt prices fall with each of them.
     """
     cluster, ledger = engine.cluster, engine.ledger
     kinds = build_server_classes(cluster)
-    posts = engine.capabilities.prices
+    has_prices = engine.capabilities.prices
     policy = as_priced_policy(engine.policy)
-    found_slots: list[PriceSlot] = []
+    price_slots: list[PriceSlot] = []
     limited = (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
     window = len(ledger.used)
     # A policy that doesn't plan ahead prices later slots, but has no reservations in them.
-    count = slots if posts and not engine.capabilities.plans_ahead else min(slots, window)
+    count = slots if has_prices and not engine.capabilities.plans_ahead else min(slots, window)
     skipped = 0 if next_slot is None else max(0, next_slot - ledger.start)
-    for later in range(skipped, skipped + min(count, MAX_SLOTS)):
-        slot = ledger.start + later
-        posted = None if policy is None else policy.slot_prices(_later_view(engine.view, later))
-        used = ledger.used[later] if later < window else None
+    for offset in range(skipped, skipped + min(count, MAX_SLOTS)):
+        slot = ledger.start + offset
+        posted = None if policy is None else policy.slot_prices(_later_view(engine.view, offset))
+        used = ledger.used[offset] if offset < window else None
         if used is None and skipped and engine.slot_running is None:
-            # The window has passed without jobs, so nothing was planned beyond it.
+            # Slots were skipped because there are no jobs, so nothing is used beyond the window.
             used = np.zeros_like(ledger.used[0])
         if used is not None:
             used = used.copy()
@@ -111,9 +111,9 @@ def prices(
                 entry[resource] = share
             by_kind[name] = entry
         start = to_datetime(calendar.begins(slot))
-        found_slots.append(PriceSlot(slot=slot, begins=start, kinds=by_kind))
+        price_slots.append(PriceSlot(slot=slot, begins=start, kinds=by_kind))
     return Prices(
-        priced=posts,
+        priced=has_prices,
         policy=policy_name,
         kinds=[
             ServerKind(
@@ -123,7 +123,7 @@ def prices(
             )
             for name, members in kinds.items()
         ],
-        slots=found_slots,
+        slots=price_slots,
     )
 
 
@@ -132,10 +132,10 @@ def placement_costs(
 ) -> dict[str, float]:
     """Return the costs of jobs' placements in the slot of a view, by job.
 
-    The cost is that of posted prices without the placement itself. An admission may cost more:
-    `rolling` has a minimum for the dominant share, and prices for each tenant with a share. The
-    price of a server depends on the use of that server only, so placements on different servers
-    are priced together.
+    The posted prices are those without the placement itself. An admission may cost more: `rolling`
+    has a minimum for the dominant share, and prices for each tenant with a share. The price of a
+    server only depends on the use of this server. So one query of the policy prices placements that
+    share no server, and the others wait for the next query.
     """
     capacity = view.cluster.capacity
     limited = (capacity > 0) & (capacity < UNLIMITED)
@@ -143,13 +143,13 @@ def placement_costs(
     remaining = placements
     while remaining:
         use = np.zeros_like(capacity)
-        taken: set[int] = set()
-        later: dict[str, tuple[Job, Placement]] = {}
+        queried: set[int] = set()
+        postponed: dict[str, tuple[Job, Placement]] = {}
         for name, (job, placement) in remaining.items():
-            if not taken.isdisjoint(placement.servers):
-                later[name] = job, placement
+            if not queried.isdisjoint(placement.servers):
+                postponed[name] = job, placement
                 continue
-            taken.update(placement.servers)
+            queried.update(placement.servers)
             for row, workers, ps in zip(
                 placement.servers, placement.workers, placement.ps, strict=True
             ):
@@ -160,14 +160,14 @@ def placement_costs(
         others: Any = _Replacing(view, ledger=_Replacing(view.ledger, used=used_by_others))
         prices = policy.slot_prices(others)
         for name, (_, placement) in remaining.items():
-            if name in later:
+            if name in postponed:
                 continue
             rows = sorted(placement.servers)
             is_priced = (use[rows] > 0) & limited[rows]
             shares = use[rows][is_priced] / capacity[rows][is_priced]
             costs[name] = float(prices[rows][is_priced] @ shares)
-        remaining = later
-    return {name: costs[name] for name in placements}
+        remaining = postponed
+    return {name: costs[name] for name in placements}  # in the order of the placements
 
 
 def prices_by_kind(prices: Prices) -> Mapping[tuple[str, str], float]:

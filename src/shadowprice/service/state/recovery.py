@@ -1,9 +1,9 @@
 """Recovery of the engine and the open jobs from snapshot, journal and tables.
 
-Recovery applies recorded decisions; it never asks the policy to decide again. The policy gets its
-stored policy state back. A large one may be some seconds old: then the policy is queried about the
-events since, and learns from them again. If it decides otherwise than recorded, or nothing was
-stored, it resyncs with the engine, from what it had learnt by then.
+Recovery only applies recorded decisions. The policy gets its stored policy state back. A large
+state may be some seconds old. Then the policy is also queried about the events since, only to learn
+from them again. If its decisions differ from the record, or no state was stored, the policy resyncs
+with the engine, but keeps what it had learnt by then.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from shadowprice.service.store.retention import last_job
 
 log = logging.getLogger("shadowprice.service")
 
-STORE_FORMAT: Final = 1  # version of the tables' content; the schema has a version of its own
+STORE_FORMAT: Final = 1  # version of the values in the tables; migrations number the schema
 
 
 def recover(
@@ -73,8 +73,8 @@ def recover(
     doesn't fit the cluster's slots or resources, or has an unknown format, and `StoreError` if
     the store can't be read.
     """
-    start = _begin if store.get("format") is None else _load
-    state = start(store, cluster, choice, clock, virtual)
+    build = _initialize if store.get("format") is None else _load
+    state = build(store, cluster, choice, clock, virtual)
     # Copying the policy state before each event would cost more than everything else.
     state.engine.session.saves_policy_state = False
     state.max_overrun, state.values_mode = max_overrun, values
@@ -132,7 +132,7 @@ def _load(
         )
 
 
-def _begin(
+def _initialize(
     store: Store, cluster: Cluster, choice: PolicyChoice, clock: MonotonicWallClock, virtual: bool
 ) -> DurableState:
     """Initialize an empty store with the first snapshot."""
@@ -169,7 +169,7 @@ def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCal
     first = cluster_from_record(json.loads(_value(connection, "cluster")))
     if first.slot_seconds != cluster.slot_seconds:
         slots = f"its slots take {float(cluster.slot_seconds):g} s"
-        message = f"{slots}, those in {store.shown} {float(first.slot_seconds):g} s"
+        message = f"{slots}, but slots in {store.shown} take {float(first.slot_seconds):g} s"
         hint = "keep the length of a slot, or use a new data directory"
         raise InputError(Fault("--cluster", message, hint))
     return SlotCalendar(int(_value(connection, "origin")), cluster.slot_seconds * SECOND)
@@ -185,11 +185,10 @@ def _tenants_with_tokens(connection: Connection, now: int) -> dict[str, None]:
 def _next_event(connection: Connection, calendar: SlotCalendar, now: int) -> int:
     """Return the number of the next event.
 
-    The store may be a restored backup, and clients resume from numbers that were used after it was
-    copied. So each start skips to the microseconds since 1970, which outrun a service that emits
-    fewer than a million events per second. If the clock was set back to before 1970, the time since
-    the first start is larger. A copy that is restored on a machine whose clock is behind may reuse
-    numbers.
+    The store may be a restored backup, and clients resume from numbers that were used after the
+    backup. So each start skips to the microseconds since 1970, a number that grows faster than the
+    events of a service. If the clock was set back to before 1970, the time since the first start is
+    larger. A backup that is restored on a machine whose clock is behind may reuse numbers.
     """
     last = connection.scalar(select(func.max(tables.events.c.id))) or 0
     return max(last + 1, now // MICROSECOND, (now - calendar.origin) // MICROSECOND)
@@ -228,7 +227,7 @@ def _recover_engine(
         else:
             engine = engine if is_same_policy else _fork_with_policy(engine, choice)
             return _RecoveredEngine(engine, row.sequence, replayed, not state["acknowledges"])
-        log.error("%s; trying the one before", problem)
+        log.error("%s; trying the previous snapshot", problem)
     message = f"no readable snapshot: {problem or 'there is none'}"
     raise InputError(Fault("--data", message, "restore a backup"))
 
@@ -241,22 +240,22 @@ def _replay(
     Return the engine, the number of replayed events, and whether ``choice`` with its present code
     decided them. If it didn't, the engine has a placeholder for the policy.
     """
-    fingerprint, newest = _value(connection, "policy"), None
+    fingerprint, stored = _value(connection, "policy"), None
     # The fingerprint includes digests of this package's sources and of the policy's file. So if it
     # is the same, this policy made the decisions and can read the stored policy state.
     is_same_policy = fingerprint == policy_fingerprint(choice)
-    # Another policy takes over no policy state, so the one that decided isn't needed.
+    # Another policy takes over no policy state, so a placeholder for the one that decided suffices.
     policy: Policy = _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
     if not is_same_policy and json.loads(fingerprint)[:2] == [choice.name, choice.settings]:
         log.info("policy %s has another version; it resyncs with the state", choice.name)
     if is_same_policy:
         policy = build_live_policy(choice, cluster_from_record(state["cluster"]))
-        newest = connection.execute(
+        stored = connection.execute(
             select(tables.policy_state).where(tables.policy_state.c.policy == fingerprint)
         ).first()
     engine = restore(state, policy, with_policy_state=is_same_policy)
-    table, replayed, synced = tables.journal, 0, engine.sequence
-    if is_same_policy and (newest is None or newest.sequence <= synced):
+    table, replayed, synced = tables.journal, 0, engine.sequence  # synced: event of policy state
+    if is_same_policy and (stored is None or stored.sequence <= synced):
         engine.session.is_following = True  # the snapshot's policy state is the newest
     rows = connection.execute(
         select(table.c.entry)
@@ -268,15 +267,15 @@ def _replay(
         engine.apply(parse_entry(line, engine.cluster))
         engine.state.collect()
         replayed += 1
-        if newest is not None and newest.sequence == engine.sequence:
+        if stored is not None and stored.sequence == engine.sequence:
             try:
-                engine.session.load_state(zlib.decompress(newest.memory))
+                engine.session.load_state(zlib.decompress(stored.memory))
                 synced = engine.sequence
                 engine.session.is_following = True
             except (ShadowpriceError, zlib.error) as error:
                 log.warning("failed to read the policy's state: %s", error)
-    # The replay had the mode of the service that decided; from now on it is that of this one.
-    # Without an executor, nothing acknowledges commands: they would pile up.
+    # The replay used the mode of the service that decided. From now on, this service's mode counts.
+    # Without an executor, nothing acknowledges commands, so they would pile up.
     engine.state.acknowledges = not virtual
     if virtual:
         engine.unacknowledged.clear()
@@ -305,7 +304,7 @@ def put_policy(store: Store, connection: Connection, choice: PolicyChoice, polic
 
 
 class _PastPolicy:
-    """Placeholder for the policy that decided before another one: it never decides."""
+    """Placeholder for the policy that made the recorded decisions, if another one is used now."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
@@ -316,11 +315,9 @@ class _PastPolicy:
         raise PolicyError("a restored policy was asked to decide")
 
     def resume(self, view: View) -> None:
-        """Do nothing: another policy takes over."""
-        del view
+        pass  # another policy takes over
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return no parameters."""
         return {}
 
 
@@ -385,7 +382,7 @@ def _newest_commands(
 @operation
 def follow_cluster_file(batch: Batch, cluster: Cluster) -> None:
     """Apply edits of the cluster file; other changes of operators stay."""
-    before = cluster_from_record(json.loads(_value(batch.connection, "cluster")))
+    before = cluster_from_record(json.loads(_value(batch.connection, "cluster")))  # last applied
     file, now, slot = cluster, batch.engine.cluster, batch.state.next_slot
     if set(file.resources) != set(before.resources) or file.horizon != before.horizon:
         message = "its resources or its horizon are not those of the data"

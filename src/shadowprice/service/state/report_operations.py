@@ -49,8 +49,11 @@ from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
 
-FIRST_REPORT_MAX_SLOT_SHARE: Final = 0.1  # maximum work that still measures a start
-MAX_WORK_EXCESS: Final = 1.25  # of the estimated time, above which work is start-up
+FIRST_REPORT_MAX_SLOT_SHARE: Final = 0.1
+"""Maximum work of a first report, in slots, with which the report measures the start."""
+
+MAX_WORK_EXCESS: Final = 1.25
+"""Maximum time of the first work over its estimate; a longer time counts as start-up."""
 
 _WENT_BACK: Final = (
     "its progress went back, which is not counted; report mini-batches since the job's beginning, "
@@ -84,7 +87,7 @@ DurableReport = Started | StartRefused | Ended | InvalidProgress | PartlyEnded
 
 
 def _time_limit(batch: Batch, job: Job, name: str) -> str:
-    """Return what else ends a job that hangs, for messages."""
+    """Return a clause for messages: which limit ends the job if it hangs."""
     if job.walltime is not None:
         return f"otherwise its walltime of {batch.state.specs[name]['walltime']} ends it"
     if job.max_overrun is not None:
@@ -105,7 +108,7 @@ class RecordReports:
     reports: Sequence[DurableReport]
 
     def perform(self, batch: Batch) -> tuple[DurableReport, ...]:
-        """Apply the reports; return those to retry, which failed or follow a failed one."""
+        """Apply the reports; return reports to retry: failed ones, and later ones on their jobs."""
         remaining: list[DurableReport] = []
         waiting: set[str] = set()
         for report in self.reports:
@@ -138,7 +141,10 @@ def _apply(batch: Batch, report: DurableReport) -> None:
 
 
 def _apply_end(batch: Batch, report: StartRefused | Ended, *, exited_early: bool = False) -> None:
-    """Complete, fail or continue the job of a generation that ended or was refused."""
+    """Complete, fail or continue the job of a generation that ended or was refused.
+
+    ``exited_early`` marks an exit 0 that `_judge_exit` doesn't count as the job's completion.
+    """
     engine, name, generation = batch.engine, report.job, report.generation
     record = engine.open_jobs.get(name)
     is_newest = record is not None and record.generation == generation and name in engine.running
@@ -240,8 +246,8 @@ def _emit_misreport(batch: Batch, report: InvalidProgress) -> None:
         for event in (*map(json.loads, stored), *fresh)
         if event["generation"] == generation
     }
-    limited = len(same_kind(report.reason, reasons)) >= MAX_REPORTED_ERRORS
-    if report.reason not in reasons and not limited:
+    is_limited = len(same_kind(report.reason, reasons)) >= MAX_REPORTED_ERRORS
+    if report.reason not in reasons and not is_limited:
         batch.emit("misreported", name, generation=generation, reason=report.reason)
 
 
@@ -259,9 +265,9 @@ def _apply_partial_end(batch: Batch, report: PartlyEnded) -> None:
         f"worker. Cancel the job if it hangs: {_time_limit(batch, record.job, name)}"
     )
     before = "" if view.reason is None else str(view.reason["message"])
-    # A restarted service sees the same exits at a later time.
-    is_known = before.startswith(f"{ended} at ") and before.endswith(rest)
-    if name in batch.engine.running and not is_known:
+    # A restarted service sees the same exits again, at a later time.
+    is_repeated = before.startswith(f"{ended} at ") and before.endswith(rest)
+    if name in batch.engine.running and not is_repeated:
         message = f"{ended} at {format_rfc3339(int(report.at * SECOND))}{rest}"
         batch.update_view(name, reason={"code": PARTLY_ENDED, "message": message})
         batch.emit(PARTLY_ENDED, name, generation=generation, reason=message)
@@ -290,7 +296,7 @@ def _emit_end(batch: Batch, report: Ended) -> None:
     """Emit the end of a stopped generation, with the last lines of its log."""
     reported = select(tables.progress.c.id).where(tables.progress.c.job == report.job).limit(1)
     if batch.connection.execute(reported).first() is None:
-        # Explains why the job shows no measured progress: only its time was counted.
+        # It explains why the job has no measured progress: only its run time was counted.
         report = replace(report, reason=f"{report.reason}; it never reported progress")
     owner, generation = _event_owner(batch, report.job), report.generation
     end: dict[str, Any] = {"code": report.code, "reason": _with_tail(report)}
@@ -325,7 +331,7 @@ def _apply_failure(batch: Batch, record: JobRecord, report: Ended) -> None:
 
 
 def _date_end(batch: Batch, report: Ended) -> None:
-    """Date the end of a job by that of its processes: a service that was down learns it late."""
+    """Date a job's end by the end of its processes, which may have been reported late."""
     view = batch.state.views.get(report.job)
     if view is None or view.closed is None:
         return
@@ -343,8 +349,8 @@ def _complete_abandoned(batch: Batch, report: Ended) -> None:
     """Complete a job that exited 0 before the slot for which it was abandoned.
 
     The slot began before the exit was reported: the tenant couldn't pay it, or a limit of the job
-    was exceeded. The job neither held nor paid the slot. A job that failed by itself has no other
-    end of that generation to report.
+    was exceeded. The job neither held nor paid the slot. Jobs that failed by themselves aren't
+    affected, because the end of their generation is recorded already.
     """
     job = batch.find_jobs([report.job]).get(report.job)
     if job is None or job.view.state is not State.FAILED:
@@ -372,7 +378,7 @@ def _complete_abandoned(batch: Batch, report: Ended) -> None:
 
 
 def _utility_at(batch: Batch, view: JobView, slot: int) -> float | None:
-    """Return the utility of a closed job in a slot; the decided one if it can't be resolved."""
+    """Return a closed job's utility of completion in a slot, or the recorded one if unknown."""
     query = select(tables.jobs.c.spec).where(tables.jobs.c.key == view.key)
     spec = JobSpec.model_validate(json.loads(batch.connection.execute(query).scalar_one()))
     length = view.first_length if view.predicted is None else view.predicted.length
@@ -388,7 +394,7 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
     """Return the end of a generation; a successful exit on a stop command counts as a stop.
 
     Many scripts save and exit 0 on SIGTERM. Only the progress shows whether their job is complete:
-    the reported one, or without reports that by time. If the signal came from outside, for example
+    reported progress, or else the progress by time. If the signal came from outside, for example
     because the machine shut down, the generation counts as lost.
     """
     if not isinstance(report, Ended) or report.ending is not Ending.DONE:
@@ -396,9 +402,9 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
     record = batch.engine.open_jobs.get(report.job)
     if record is None:
         return report
-    # The engine counts no reports of a generation that was stopped, or of its first slot.
+    # Besides the engine's progress, these reports include those that came after the stop command.
     generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
-    reports_shares = batch.state.views[report.job].reports  # then 1.0 is the whole work
+    reports_shares = batch.state.views[report.job].reports  # then all its reports count
     counts = reports_shares or not _counts_own_steps(record.job, reached)
     has_reported = generation == report.generation and counts
     if has_reported or reports_shares:
@@ -444,29 +450,23 @@ def _stops(job: str, generation: int) -> ColumnElement[bool]:
 
 
 def _with_tail(report: Ended) -> str:
-    """Return the reason of a generation's end, followed by the last lines of its log."""
+    """Return the reason for a generation's end, followed by the last lines of its log."""
     return "\n".join((report.reason, *report.tail[-TAIL_LINES:]))
 
 
 @operation
-def emit_orphans(batch: Batch, held: Sequence[GenerationStatus]) -> None:
-    """Report orphaned generations: they run without a command in this store, and are stopped.
-
-    Their progress is ignored.
-    """
-    for generation in held:
-        servers = [share.server for share in generation.placement]
+def emit_orphans(batch: Batch, orphans: Sequence[GenerationStatus]) -> None:
+    """Report orphaned generations: they run without a command in this store, and are stopped."""
+    for orphan in orphans:
+        servers = [share.server for share in orphan.placement]
         reason = f"it runs on {', '.join(servers)}, but this service never started it: stopping it"
-        number = generation.generation
-        batch.emit("foreign", generation.job, generation=number, servers=servers, reason=reason)
+        number = orphan.generation
+        batch.emit("foreign", orphan.job, generation=number, servers=servers, reason=reason)
 
 
 @operation
 def record_obstacles(batch: Batch, obstacles: Sequence[Obstacle]) -> None:
-    """Report generations that the executor can't start or end now.
-
-    Their jobs may be closed already.
-    """
+    """Report generations that the executor can't start or end now, also of closed jobs."""
     for obstacle in obstacles:
         owner, servers = _event_owner(batch, obstacle.job), list(obstacle.servers)
         data: dict[str, Any] = {"generation": obstacle.generation, "servers": servers}
@@ -507,7 +507,8 @@ class RecordProgress:
         """Record the progress of running generations, and store the points of all reports."""
         progress: dict[str, tuple[int, int]] = {}
         restarts, speeds = batch.state.restarts, batch.state.speeds
-        # Reports of running generations, with the restart cost and that of a first start:
+        # For each running generation: newest report, report with the restart cost, and the seconds
+        # that a first start took.
         running: list[tuple[Progressed, Progressed, float | None]] = []
         behind: list[str] = []
         repeating: dict[str, Progressed] = {}
@@ -515,27 +516,29 @@ class RecordProgress:
         for record, report in self._reports_of_running(batch):
             name = report.job
             first_report = first_reports.get((name, report.generation), report)
-            costly = first_report if is_restart(first_report.metrics) else report
-            running.append((report, costly, _first_start_seconds(batch, record, first_report)))
+            restart_report = first_report if is_restart(first_report.metrics) else report
+            first_start = _first_start_seconds(batch, record, first_report)
+            running.append((report, restart_report, first_start))
             if not batch.state.views[name].reports and _counts_own_steps(
                 record.job, report.progress
             ):
                 _note_own_steps(batch, report)
                 continue
             _note_work(batch, record, first_report)
-            # A job completes only when its processes exit 0, so progress stops just below that.
+            # A job completes only when its processes exit 0, so progress stays just below its work.
             maximum = record.job.work * MICRO - 1
             micro = min(report.progress, maximum)
             # A first report of 0 counts: from now on progress is measured, not derived from time.
-            first = not batch.state.views[name].reports
-            if first:
+            is_first = not batch.state.views[name].reports
+            if is_first:
                 batch.update_view(name, reports=True)
-            if micro > record.measured or first:
+            if micro > record.measured or is_first:
                 progress[name] = (report.generation, micro)
             elif micro < record.measured:
                 behind.append(name)
-            newest_generation, _, _ = batch.state.furthest.get(name, (0, 0, 0.0))
-            if first_report.progress < record.measured and newest_generation < report.generation:
+            reported_generation, _, _ = batch.state.furthest.get(name, (0, 0, 0.0))
+            is_new_generation = reported_generation < report.generation
+            if first_report.progress < record.measured and is_new_generation:
                 repeating[name] = first_report
         for name, report in repeating.items():
             _record_repetition(batch, name, report)
@@ -551,19 +554,22 @@ class RecordProgress:
         for report, *_ in running:
             record = batch.engine.jobs[report.job]
             own_steps = _counts_own_steps(record.job, report.progress) and report.progress > 0
-            # Until a generation works it may load, which a stop would lose.
+            # Until its first progress, a generation may load data, and a stop would lose that time.
             works = record.measured > 0 or own_steps
             if report.checkpoints and record.job.resumable is None and works:
                 _set_resumable(batch, record, resumable=True)
-        noted = [_record_restart_cost(batch, costly, lost) for _, costly, lost in running]
-        if any(noted):
+        is_new = [
+            _record_restart_cost(batch, restart_report, first_start)
+            for _, restart_report, first_start in running
+        ]
+        if any(is_new):
             batch.set_value("restarts", json.dumps(restarts.record()))
         self._store_points(batch)
 
     def _store_points(self, batch: Batch) -> None:
         for point in self.points:
             _record_furthest(batch, point)
-        # Points are few: the last report of a process that ends is rarely one of them.
+        # Points are only a sample, so the last report of a process is rarely one of them.
         for report in self.newest.values():
             generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
             if (report.generation, report.progress) > (generation, reached):
@@ -584,7 +590,6 @@ class RecordProgress:
             )
 
     def _reports_of_running(self, batch: Batch) -> Iterator[tuple[JobRecord, Progressed]]:
-        """Yield the newest report of each running generation, with its job."""
         engine = batch.engine
         for name, report in self.newest.items():
             record = engine.open_jobs.get(name)
@@ -625,10 +630,11 @@ def _record_repetition(batch: Batch, name: str, report: Progressed) -> None:
 
 
 def _record_furthest(batch: Batch, point: Progressed) -> None:
-    """Emit an event if the progress of a generation decreases; it isn't counted.
+    """Record the maximum progress of a job's newest generation.
 
-    An older report that arrives later is ignored, because several tasks read a progress file. A
-    new generation may start below the previous one, because it resumes from a checkpoint.
+    Emit an event if the progress decreases, which isn't counted. An older report that arrives later
+    is ignored, because several tasks read a progress file. A new generation may start below the
+    previous generation, because it resumes from a checkpoint.
     """
     furthest = batch.state.furthest
     generation, reached, at = furthest.get(point.job, (0, 0, 0.0))
@@ -667,8 +673,8 @@ def _stated_restart_seconds(batch: Batch, name: str) -> float:
     )
 
 
-def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -> bool:
-    """Record a restart cost, or ``lost`` seconds of a first start; return whether there was any."""
+def _record_restart_cost(batch: Batch, report: Progressed, first_start: float | None) -> bool:
+    """Record the cost of a restart, or the seconds of a first start; return whether one is new."""
     name, restarts = report.job, batch.state.restarts
     tenant = batch.state.views[name].tenant
     is_new = restarts.note(
@@ -680,25 +686,26 @@ def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -
         observed=partial(_observed_seconds, batch, report),
         stated=partial(_stated_restart_seconds, batch, name),
     )
-    if lost is not None:
-        restarts.record_first_start(tenant, lost, _stated_restart_seconds(batch, name))
-    return is_new or lost is not None
+    if first_start is not None:
+        restarts.record_first_start(tenant, first_start, _stated_restart_seconds(batch, name))
+    return is_new or first_start is not None
 
 
 def _observed_seconds(batch: Batch, report: Progressed) -> float:
     """Return the seconds that the service itself observed of a restart, up to a report.
 
-    They last from the command of the generation to the report. A paused job was stopped earlier, by
-    a command of its own; that stop counts from the command to the end of the processes.
+    These are the seconds from the generation's command to the report. A paused job was stopped
+    earlier, by another command. For this job, the time from that command to the end of its
+    processes is added.
     """
-    order = batch.state.desired.get(report.job)
-    if order is None:
+    command = batch.state.desired.get(report.job)
+    if command is None:
         return 0.0
     commanded_at = _command_time(batch, report.job, report.generation) or batch.calendar.begins(
-        order.slot
+        command.slot
     )
     seconds = report.at - commanded_at / SECOND
-    if isinstance(order, events.Start):
+    if isinstance(command, events.Start):
         seconds += _stop_seconds(batch, report.job, report.generation - 1)
     return seconds
 
@@ -706,9 +713,9 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
 def _stop_seconds(batch: Batch, job: str, generation: int) -> float:
     """Return the seconds from a generation's stop command to its end; 0 if it wasn't stopped."""
     commands, generations = tables.commands, tables.generations
-    same_job = generations.c.job == commands.c.job
-    same = same_job & (generations.c.generation == commands.c.generation)
-    query = select(commands.c.at, generations.c.ended).join(generations, same)
+    is_same = generations.c.job == commands.c.job
+    is_same &= generations.c.generation == commands.c.generation
+    query = select(commands.c.at, generations.c.ended).join(generations, is_same)
     row = batch.connection.execute(query.where(_stops(job, generation))).first()
     if row is None or row.ended is None:
         return 0.0
@@ -717,10 +724,10 @@ def _stop_seconds(batch: Batch, job: str, generation: int) -> float:
 
 def _note_process(batch: Batch, report: Started) -> None:
     """Record the time from the start of a generation's slot until its process ran."""
-    order = batch.state.desired.get(report.job)
-    if order is None or order.generation != report.generation:
+    command = batch.state.desired.get(report.job)
+    if command is None or command.generation != report.generation:
         return
-    start, end = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
+    start, end = batch.calendar.begins(command.slot), batch.calendar.ends(command.slot)
     if report.at * SECOND > end:  # a service that was down issues the command late
         commanded_at = _command_time(batch, report.job, report.generation)
         start = commanded_at if commanded_at > end else start
@@ -735,35 +742,38 @@ def _command_time(batch: Batch, job: str, generation: int) -> int:
 
 def _note_work(batch: Batch, record: JobRecord, report: Progressed) -> None:
     """Extend the start-up of a generation if a progress report shows that it took longer."""
-    known = batch.state.start_ups.find(report.job, report.generation)
-    if known is None or record.job.bag is not None:
+    start_up = batch.state.start_ups.find(report.job, report.generation)
+    if start_up is None or record.job.bag is not None:
         return
-    seconds = _seconds_until_work(batch, record, report, known)
-    if seconds > known.seconds:
-        _record_start_up(batch, replace(known, seconds=seconds))
+    seconds = _seconds_until_work(batch, record, report, start_up)
+    if seconds > start_up.seconds:
+        _record_start_up(batch, replace(start_up, seconds=seconds))
 
 
 def _seconds_until_work(
-    batch: Batch, record: JobRecord, report: Progressed, known: StartUp
+    batch: Batch, record: JobRecord, report: Progressed, start_up: StartUp
 ) -> float:
-    """Return the start-up time of a generation according to a report; 0 if it shows none."""
+    """Return the start-up time of a generation according to a report; 0 if unknown."""
     if report.generation > 1:  # its first report includes the work of earlier generations
         loading = report.metrics.get("change_start", -1.0)
         first_step = report.metrics.get("change_first_step", -1.0)
-        return known.process + loading + first_step if min(loading, first_step) >= 0.0 else 0.0
+        return start_up.process + loading + first_step if min(loading, first_step) >= 0.0 else 0.0
     since, worked = _first_work(batch, record, report)
     return since - MAX_WORK_EXCESS * worked if worked <= batch.calendar.slot_seconds else 0.0
 
 
 def _first_work(batch: Batch, record: JobRecord, report: Progressed) -> tuple[float, float]:
-    """Return seconds since a first slot began and that its first work takes, else infinity."""
-    order = batch.state.desired.get(report.job)
+    """Return the seconds since a job's first slot began, and the estimate of those that it worked.
+
+    The estimate is infinite if the report isn't about the first work of a job's first generation.
+    """
+    command = batch.state.desired.get(report.job)
     is_first = record.generation == 1 and not record.measured and report.progress > 0
-    if not is_first or not isinstance(order, events.Start) or record.job.bag is not None:
+    if not is_first or not isinstance(command, events.Start) or record.job.bag is not None:
         return 0.0, math.inf
     slot_seconds = batch.calendar.slot_seconds
-    since = report.at - batch.calendar.begins(order.slot) / SECOND
-    return since, stated_seconds(record.job, order.placement, report.progress, slot_seconds)
+    since = report.at - batch.calendar.begins(command.slot) / SECOND
+    return since, stated_seconds(record.job, command.placement, report.progress, slot_seconds)
 
 
 def _record_start_up(batch: Batch, start_up: StartUp) -> None:
@@ -781,9 +791,9 @@ def _record_start_up(batch: Batch, start_up: StartUp) -> None:
 def _first_start_seconds(batch: Batch, record: JobRecord, report: Progressed) -> float | None:
     """Return the seconds that a job's first start took of its slot; None if unmeasurable.
 
-    That is the time until its first report, less the time for its work at the estimated speed.
-    If the work takes more than `FIRST_REPORT_MAX_SLOT_SHARE` of a slot, the time would measure the
-    speed instead.
+    This is the time until its first report, less the time for the reported work at the estimated
+    speed. If the work takes more than `FIRST_REPORT_MAX_SLOT_SHARE` of a slot, an error of the
+    estimate would count for more than the start.
     """
     since, worked = _first_work(batch, record, report)
     if since < 0 or worked > FIRST_REPORT_MAX_SLOT_SHARE * batch.calendar.slot_seconds:

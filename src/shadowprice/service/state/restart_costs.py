@@ -7,12 +7,12 @@ A new job has no measurements, so its cost is estimated from earlier jobs of its
 cost is multiplied by the median ratio of their measured to their stated costs, but never reduced.
 Without a stated cost, the estimate is the median of their measured costs.
 
-A job can report any cost. Reported costs are therefore used for its own tenant only, and capped at
-the time that the service itself observed.
+A job can report any cost. So reported costs are only used for its own tenant, and capped at the
+time that the service itself observed.
 
-A first start isn't a restart, so the job doesn't report it. The service derives its cost from the
-first report. That cost only enters the ratios, because the time that other jobs need to load their
-data at first says little about a job without a stated cost.
+A first start isn't a restart, so the job doesn't report its cost. The service derives the cost from
+the first report. It only enters the ratios: how long other jobs first load their data says little
+about a job without a stated cost.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from shadowprice.core.job import Job
 
 CHANGE_METRICS: Final = ("change_checkpoint", "change_start", "change_first_step")
 """Metrics for the parts of a restart, in seconds."""
-DOWNTIME_METRIC: Final = "change_away"  # between two generations; no cost of a paused job
+DOWNTIME_METRIC: Final = "change_away"  # seconds between generations; no cost of a paused job
 SAMPLES_PER_JOB: Final = 5  # number of a job's newest restarts that determine its cost
-MIN_RELATIVE_DEVIATION: Final = 0.1  # minimum, of the measured from the estimated cost
-COST_STEPS_PER_SLOT: Final = 100  # costs are rounded up to one; a difference of one is ignored
+MIN_RELATIVE_DEVIATION: Final = 0.1  # of measured from estimated cost, below which it isn't revised
+COST_STEPS_PER_SLOT: Final = 100  # costs are rounded up to whole steps; one step doesn't matter
 SAMPLES_PER_TENANT: Final = 20  # newest measurements, for the estimate of new jobs
-MAX_TENANTS: Final = 1_000  # the one measured longest ago is dropped first
+MAX_TENANTS: Final = 1_000  # the tenant measured longest ago is dropped first
 MIN_SAMPLES: Final = 3  # minimum number of measurements for an estimate
 
 
@@ -62,9 +62,9 @@ class RestartCostEstimator:
         self._measured: dict[str, _Measured] = {}
         self._tenants: dict[str, _TenantCosts] = {}
         for tenant, costs in stored.items():
-            known = self._tenants[tenant] = _TenantCosts()
-            known.seconds.extend(costs["seconds"])
-            known.factors.extend(costs["factors"])
+            restored = self._tenants[tenant] = _TenantCosts()
+            restored.seconds.extend(costs["seconds"])
+            restored.factors.extend(costs["factors"])
 
     def record(self) -> dict[str, dict[str, list[float]]]:
         """Return the costs to store, by tenant; the key of jobs without a tenant is empty."""
@@ -76,7 +76,7 @@ class RestartCostEstimator:
     def estimate(
         self, tenant: str | None, stated: Fraction | None, slot_seconds: float
     ) -> Fraction:
-        """Estimate the cost of a new job, as a share of a slot like the ``stated`` one."""
+        """Estimate the cost of a new job; both it and the ``stated`` cost are shares of a slot."""
         costs = self._tenants.get(tenant or "", _TenantCosts())
         if stated is None:
             has_enough = len(costs.seconds) >= MIN_SAMPLES
@@ -84,7 +84,7 @@ class RestartCostEstimator:
         if len(costs.factors) < MIN_SAMPLES:
             return stated
         factor = median(costs.factors)
-        # Never below the stated cost, which may cover worse cases than those measured.
+        # Never below the stated cost, which may allow for worse cases than the measured ones.
         if factor <= 1.0 + MIN_RELATIVE_DEVIATION:
             return stated
         return max(stated, _share(float(stated) * slot_seconds * factor, slot_seconds))
@@ -107,11 +107,10 @@ class RestartCostEstimator:
     ) -> bool:
         """Record the restart cost that a generation reports; return whether it is new.
 
-        The cost of every generation except the first is recorded once. ``resized`` means that the
-        job was resized without a pause, so that the time between the generations counts.
-        ``observed`` returns the maximum cost that the service's own observations allow, and
-        ``stated`` the stated cost, or 0; both in seconds. They are called only for a new
-        measurement.
+        The cost of every generation except the first is recorded once. If ``resized``, the job was
+        resized without a pause, so that the time between the generations counts. ``observed``
+        returns the maximum cost that the service's own observations allow, and ``stated`` the
+        stated cost, or 0. Both are in seconds, and queried only for a new measurement.
         """
         if generation < 2 or not is_restart(metrics):
             return False
@@ -127,7 +126,7 @@ class RestartCostEstimator:
         return True
 
     def _tenant_costs(self, tenant: str | None) -> _TenantCosts:
-        """Return a tenant's costs, and make the tenant the last to be evicted."""
+        """Return a tenant's costs, and make the tenant the last to be dropped."""
         costs = self._tenants.pop(tenant or "", None) or _TenantCosts()
         self._tenants[tenant or ""] = costs
         while len(self._tenants) > MAX_TENANTS:
@@ -135,7 +134,7 @@ class RestartCostEstimator:
         return costs
 
     def revise(self, job: Job, slot_seconds: float) -> Job | None:
-        """Return the job with its measured restart cost; None if its cost is about the same."""
+        """Return the job with its measured restart cost; None if it hardly differs."""
         measured = self._measured.get(job.name)
         if measured is None or not measured.seconds:
             return None

@@ -1,7 +1,7 @@
 """The resource that keeps a job from running, and the kind of server that lacks it.
 
-Policies refuse and queue jobs for reasons of their own. What a job then lacks is read from the
-cluster and the placements in force, so it is the same for every policy.
+Policies refuse and queue jobs for reasons of their own. The resource that such a job lacks follows
+from the cluster and the placements in force, so it is the same for every policy.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class ScarceResource:
     resource: str
     servers: str  # kind of server that comes closest to running the job
     process: str  # ``worker`` or ``parameter server``
-    processes: int  # minimum number of them
+    processes: int  # number of these processes at the job's size
     amount: str  # of the resource, for one process
-    largest: str  # amount that a server of the kind has; empty if no server has any
-    places: int  # processes that the empty servers of all kinds hold
+    largest: str  # amount that a server of the kind has; empty if no server has the resource
+    fit_count: int  # processes that fit on the empty servers of all kinds
 
     def record(self) -> dict[str, str]:
         """Return the resource and the kind of server, as keys of a reason."""
@@ -47,8 +47,8 @@ class ScarceResource:
     @property
     def limit_text(self) -> str:
         """How the empty cluster limits the job's size."""
-        noun = self.process if self.places == 1 else f"{self.process}s"
-        return f"{self.place} limits it to {self.places} {noun}"
+        noun = self.process if self.fit_count == 1 else f"{self.process}s"
+        return f"{self.place} limits it to {self.fit_count} {noun}"
 
     @property
     def never_text(self) -> str:
@@ -56,14 +56,14 @@ class ScarceResource:
         noun = self.process if self.processes == 1 else f"{self.process}s"
         if not self.largest:
             return f"a {self.process} needs {self.amount} {self.resource}, and no server has any"
-        if not self.places:
+        if not self.fit_count:
             return (
                 f"a {self.process} needs {self.amount} {self.resource}, and the largest "
                 f"{self.servers} server has {self.largest}"
             )
         return (
             f"needs {self.processes} {noun} with {self.amount} {self.resource} each, and the empty "
-            f"cluster has room for {self.places}: {self.place} is too little"
+            f"cluster has room for {self.fit_count}: {self.place} is too little"
         )
 
 
@@ -72,7 +72,7 @@ def find_scarcest(
 ) -> ScarceResource | None:
     """Return the scarcest resource for a job at its minimum size; None if it needs nothing.
 
-    A kind of server on which the job would run if the cluster were empty precedes other kinds. With
+    Kinds of servers that can host a process of the job when empty precede other kinds. With
     ``empty``, return what the empty cluster lacks; None if it has room for all processes. With
     ``maximum``, the job has its maximum size.
     """
@@ -88,40 +88,41 @@ def find_scarcest(
         if not len(columns) or not kinds:
             continue
         units = demand[columns]
-        places = sum(
+        fit_count = sum(
             int((cluster.capacity[rows][:, columns] // units).min(axis=1).sum())
             for _, rows in kinds
         )
-        if empty and places >= count:
+        if empty and fit_count >= count:
             continue
-        best: tuple[tuple[float, ...], ScarceResource] | None = None
+        best: tuple[tuple[float, ...], ScarceResource] | None = None  # closest kind, with its rank
         for name, rows in kinds:
-            whole = cluster.capacity[rows[0], columns]
-            holds = int((whole // units).min()) > 0
+            capacity = cluster.capacity[rows[0], columns]
+            can_host = int((capacity // units).min()) > 0
             remaining = free[rows][:, columns]
-            # In an empty cluster, only what a whole server has matters.
-            fits = (remaining // units).sum(axis=0) / count if holds else whole // units
-            shares = (remaining.max(axis=0) if holds else whole) / units
+            # If no server can host a process, its capacity matters and not what is free.
+            fits = (remaining // units).sum(axis=0) / count if can_host else capacity // units
+            shares = (remaining.max(axis=0) if can_host else capacity) / units
             ranks = [*zip(fits.tolist(), shares.tolist(), strict=True)]
             scarcest = min(range(len(columns)), key=ranks.__getitem__)
-            rank = (holds, *ranks[scarcest])
+            rank = (can_host, *ranks[scarcest])
             if best is not None and rank <= best[0]:
                 continue
             column = int(columns[scarcest])
             dimension = cluster.dimensions[column]
             amount = format_amount(int(units[scarcest]), dimension)
-            largest = format_amount(int(whole[scarcest]), dimension)
+            largest = format_amount(int(capacity[scarcest]), dimension)
             if not cluster.capacity[:, column].any():
                 largest = ""
             resource = cluster.resources[column]
-            best = rank, ScarceResource(resource, name, process, count, amount, largest, places)
+            best = rank, ScarceResource(resource, name, process, count, amount, largest, fit_count)
         if best is not None:
             candidates.append(best)
+    # Of workers and parameter servers, the processes that fit least often.
     return min(candidates, key=lambda item: item[0])[1] if candidates else None
 
 
 def has_free_capacity(engine: Engine, job: Job) -> bool:
-    """Return whether a job fits at its minimum size beside what runs and is promised."""
+    """Return whether a job fits at its minimum size beside running and promised jobs."""
     classes, state = _server_state(engine)
     free = state.copy()
     for _, demand, count, hosts in _requirements(engine.cluster, job, 0):
@@ -145,32 +146,39 @@ def _requirements(
 
 
 _MAX_EXACT_JOBS: Final = 500
-"""Open jobs up to which free amounts are counted after every event, and else once a slot: counting
-takes 50 us a job, in the thread that decides."""
+"""Maximum number of open jobs with which free amounts are computed after every event.
+
+With more open jobs, they are computed once a slot: that takes 50 us a job, in the thread that
+decides.
+"""
 
 Version = tuple[int | None, ...]
 
-_KNOWN: WeakKeyDictionary[Engine, tuple[Version, Cluster, ServerClasses, Amounts]] = (
+_CACHE: WeakKeyDictionary[Engine, tuple[Version, Cluster, ServerClasses, Amounts]] = (
     WeakKeyDictionary()
 )
-"""Kinds of servers and free amounts of each engine after its last event: a batch refuses many."""
+"""Kinds of servers and free amounts of each engine, because one event may refuse many jobs."""
 
 
 def _server_state(engine: Engine) -> tuple[ServerClasses, Amounts]:
     few = len(engine.open_jobs) <= _MAX_EXACT_JOBS
     version = (engine.slot, engine.slot_running, engine.sequence if few else None)
-    known = _KNOWN.get(engine)
-    if known is not None and known[:2] == (version, engine.cluster):
-        return known[2], known[3]
-    is_same = known is not None and known[1] is engine.cluster
-    classes = known[2] if known and is_same else build_server_classes(engine.cluster)
+    cached = _CACHE.get(engine)
+    if cached is not None and cached[:2] == (version, engine.cluster):
+        return cached[2], cached[3]
+    is_same = cached is not None and cached[1] is engine.cluster
+    classes = cached[2] if cached and is_same else build_server_classes(engine.cluster)
     free = _free_amounts(engine, classes)
-    _KNOWN[engine] = version, engine.cluster, classes, free
+    _CACHE[engine] = version, engine.cluster, classes, free
     return classes, free
 
 
 def _free_amounts(engine: Engine, classes: ServerClasses) -> Amounts:
-    """Return what running and promised jobs leave at minimum size, (servers, resources)."""
+    """Return the free amounts, shape (servers, resources).
+
+    Running jobs have their placements. Promised jobs that don't run count with their minimum
+    number of workers, on the first servers that fit.
+    """
     cluster = engine.cluster
     free = cluster.capacity.copy()
     free[sorted(engine.lost)] = 0

@@ -23,7 +23,7 @@ KEY: Final = "withheld"  # key of the withheld amounts in the store
 
 
 def configured_capacity(cluster: Cluster, name: str, withheld: Mapping[str, int]) -> dict[str, int]:
-    """Return a server's configured capacity by resource, with the amounts that are withheld."""
+    """Return a server's configured capacity by resource: the present plus the withheld amounts."""
     amounts = cluster.capacity[cluster.index[name]].tolist()
     return {
         resource: amount + withheld.get(resource, 0)
@@ -41,10 +41,10 @@ def present_server(engine: Engine, name: str) -> ServerState:
 
 @operation
 def limit_servers(batch: Batch, available: Mapping[str, Mapping[str, int]]) -> None:
-    """Limit servers to the capacity that the executor has; return capacity that it has again.
+    """Limit servers to the capacity that the executor has; restore capacity that it has again.
 
     ``available`` holds the executor's amounts by server and resource. Resources that are left out
-    aren't limited, except GPUs of any kind, which it counts together as ``gpu``.
+    aren't limited. GPUs of all kinds are limited together by the amount of ``gpu``.
     """
     cluster, state = batch.engine.cluster, batch.state
     withheld = dict(state.withheld)
@@ -91,7 +91,7 @@ def limited_capacity(configured: Mapping[str, int], available: Mapping[str, int]
     gpus = available.get("gpu")
     if gpus is None:
         return limited
-    # Executors don't know the configuration's names of kinds, so kinds share the total.
+    # Executors don't know the configured kinds of GPUs, so all kinds share the total.
     for resource, amount in without_total(configured).items():
         if is_device(resource):
             limited[resource] = min(amount, gpus)

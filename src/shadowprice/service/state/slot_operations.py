@@ -25,31 +25,31 @@ from shadowprice.service.state.timespan import follow_clock
 
 log = logging.getLogger("shadowprice.service")
 
-MAX_CATCH_UP_SLOTS: Final = 1_000  # missed slots that run one by one; moving slot 0 skips others
+MAX_CATCH_UP_SLOTS: Final = 1_000  # maximum missed slots that run; moving slot 0 skips the others
 MAX_SLOTS_PER_BATCH: Final = 50  # maximum number of slots that begin in one batch
-ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5  # then remaining slots wait for a batch
+ADVANCE_TIME_BUDGET_SECONDS: Final = 0.5  # after which remaining slots wait for the next batch
 
 
 class AdvanceResult(NamedTuple):
     """Result of `AdvanceSlots`.
 
-    An error is returned instead of raised, because raising it would undo the slots before it.
+    An error is returned instead of raised, because an exception would undo the earlier slots.
     """
 
     failed_reports: tuple[DurableReport, ...] = ()  # as `RecordReports` returns them
-    is_caught_up: bool = False  # all due slots have begun, so that all reports were applied
-    error: ShadowpriceError | None = None  # stopped a slot
+    is_caught_up: bool = False  # whether all due slots have begun, and all reports were applied
+    error: ShadowpriceError | None = None  # that prevented a slot's start or end
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceSlots:
-    """Advance time: end the slots that are over, and begin those that are due.
+    """Advance time: end the slots that have passed, and begin the slots that are due.
 
     If ``virtual``, jobs are simulated: they progress at the declared rate and complete with their
     work. ``stale_jobs`` may have done more than was reported. Each of the executor's pending
-    ``reports`` is applied in the slot in which it happened. Progress reports of slots that began
-    before ``since`` may be lost, because the service receives reports only since then.
-    ``last_reports`` has the moment of each job's newest one. Moments are nanoseconds since 1970.
+    ``reports`` is applied in the slot in which it happened. The service only receives progress
+    reports since the moment ``since``, so reports in slots that began earlier may be lost.
+    ``last_reports`` has the moment of each job's newest report. Moments are nanoseconds since 1970.
     """
 
     virtual: bool = False
@@ -95,7 +95,7 @@ class AdvanceSlots:
             if next_slot < target and batch.state.can_skip_to(target):
                 next_slot = target
             if not engine.open_jobs and engine.state.idle:
-                return True  # without jobs, no slot needs to begin
+                return True  # no slot needs to begin without jobs
             self._begin_slot(batch, next_slot, _completed_later(batch, reports))
             if time.monotonic() - started > ADVANCE_TIME_BUDGET_SECONDS:
                 break
@@ -124,7 +124,7 @@ class AdvanceSlots:
             apply_event(batch, SlotBegan(slot), completed_later=completed_later)
 
     def _end_slot(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
-        """End a slot with the progress of its jobs, then replan with what was measured."""
+        """End a slot with the progress of its jobs; replan with measured speeds and costs."""
         engine = batch.engine
         progress: dict[str, int] = {}
         longer: dict[str, tuple[Job, LengthPrediction]] = {}
@@ -133,7 +133,7 @@ class AdvanceSlots:
         for name in engine.running:
             record = engine.jobs[name]
             if name in completed_later:
-                # Less progress could abandon the job before the slot in which it was done.
+                # With less progress, the job could be abandoned before its completion is applied.
                 progress[name] = max(0, record.remaining - 1)
                 continue
             is_measured = not self.virtual and (record.measured or batch.state.views[name].reports)
@@ -175,7 +175,7 @@ class AdvanceSlots:
             if view is None or not record.measured or view.started != record.generation:
                 continue
             if view.running_since is None or view.running_since > slot_start:
-                continue
+                continue  # only whole slots measure a speed
             if name in self.stale_jobs:
                 batch.state.speeds.skip_slot(name)
                 continue
@@ -185,7 +185,7 @@ class AdvanceSlots:
                 batch.update_view(name, measured=measured)
             job = record.job if revised is None else cap_utility(revised.job, engine.cluster)
             if measured and job.predicted:
-                job = replace(job, predicted=False)  # its progress says how long it takes
+                job = replace(job, predicted=False)  # its speed and work give its length
             if job is record.job:
                 continue
             if not _revise(batch, job, "speed"):
@@ -219,7 +219,7 @@ class AdvanceSlots:
 
 
 def _revise(batch: Batch, job: Job, what: str) -> bool:
-    """Replan a job with a measured value; log an error, and return whether it succeeded."""
+    """Replan a job with a measured value; return whether this succeeded, and log an error."""
     try:
         apply_event(batch, JobRevised(batch.engine.slot, job))
     except ShadowpriceError as error:

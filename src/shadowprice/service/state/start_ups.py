@@ -1,8 +1,8 @@
 """Start-up times of jobs, compared with the length of a slot.
 
-A start-up lasts from the start of a generation's slot until the job works: until its process runs
-and, if its reports show it, until its first mini-batches. If slots are short in comparison, jobs
-occupy servers without working, and promises break.
+A start-up lasts from the start of a generation's slot until the job works. If its reports don't
+show its first mini-batches, it counts as working once its process runs. If slots are short in
+comparison, jobs occupy servers without working, and promises break.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from shadowprice.core.schedule import Placement
 KEY: Final = "start-ups"  # key of the start-ups in the store
 NEWEST: Final = 20  # number of start-ups that the median covers
 MIN_START_UPS: Final = 3  # minimum number of start-ups for a median
-MAX_SHARE: Final = 0.1  # share of a slot above which a start-up is too long
-CLEARED_SHARE: Final = 0.08  # at which the warning ends; lower, so that it doesn't flap
+MAX_SHARE: Final = 0.1  # share of a slot above which start-ups are too long
+CLEARED_SHARE: Final = 0.08  # share at which the warning ends; lower, so that it doesn't flap
 CODE: Final = "slot-too-short"  # code of the warning
 
 
@@ -55,9 +55,9 @@ class StartUps:
         return next((item for item in self.newest if (item.job, item.generation) == key), None)
 
     def with_start_up(self, start_up: StartUp, slot_seconds: float) -> StartUps:
-        """Return the start-ups with a new one, or a longer one of a known generation."""
-        known = self.find(start_up.job, start_up.generation)
-        others = [item for item in self.newest if item is not known]
+        """Return the start-ups with a new one, which replaces an earlier one of its generation."""
+        previous = self.find(start_up.job, start_up.generation)
+        others = [item for item in self.newest if item is not previous]
         after = StartUps((*others, start_up)[-NEWEST:])
         limit = (CLEARED_SHARE if self.too_long else MAX_SHARE) * slot_seconds
         return replace(after, too_long=after.median is not None and after.median > limit)
@@ -67,7 +67,7 @@ class StartUps:
         seconds = self.median
         if not self.too_long or seconds is None:
             return None
-        needed = math.ceil(10 * seconds)
+        needed = math.ceil(10 * seconds)  # a start-up is `MAX_SHARE` of such a slot
         message = (
             f"starting a job takes {format_seconds(seconds)} (median of the newest "
             f"{len(self.newest)}), {seconds / slot_seconds:.0%} of a slot of {slot_seconds:g} s; "
@@ -92,7 +92,7 @@ def stated_seconds(job: Job, placement: Placement, micro: float, slot_seconds: f
     """Return the estimated seconds for millionths of a mini-batch in a placement."""
     workers = placement.total_workers
     if job.required != job.work * MICRO and not job.predicted:
-        # A progress unit is a worker-slot of many mini-batches.
+        # A progress unit is a worker-slot, which is too coarse for a few mini-batches.
         return micro / MICRO * job.step_seconds / workers
     units = micro * job.required / (job.work * MICRO)
     return units / job.gain(workers, colocated=placement.colocated) * slot_seconds

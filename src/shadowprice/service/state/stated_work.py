@@ -1,12 +1,12 @@
 """Stated work that the slots of live jobs have covered, at the speed that the jobs state.
 
-A job that states no length is taken to state the one that was predicted when it was decided.
+For a job that states no length, the length that was predicted at its decision counts as stated.
 
-A job covers work while its processes run, whatever it reports: a job reports what it likes. The
-cost of a restart doesn't count, up to half of a slot. Work that is repeated after a lost server or
-a stop by the service counts once. Restarts and repeated work count each time after the job itself
-failed, or after its owner revised it since its last start. After a revision of the speed, all of it
-counts at the new speed.
+A job covers work while its processes run. Its reports don't count, because they could be wrong on
+purpose. The cost of a restart doesn't count, up to half of a slot. Work that is repeated after a
+lost server or a stop by the service counts once. Restarts and repeated work count each time if the
+job itself caused them: it failed, or its owner revised it since its last start. After a revision of
+the speed, all covered work counts at the new speed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def stated_job(batch: Batch, record: JobRecord) -> Job:
     name = record.job.name
     view, spec = batch.state.views[name], batch.state.specs[name]
     if not view.measured and view.predicted is None:
-        return record.job  # neither its curve nor its length was ever corrected
+        return record.job  # neither its speed curve nor its length was ever corrected
     cached = batch.state.stated_jobs.get(name)
     if cached is not None and cached[0] is spec:
         return cached[1]
@@ -50,14 +50,15 @@ def has_covered_stated_work(view: JobView, record: JobRecord) -> bool:
 
 
 def _caused_restart(view: JobView, record: JobRecord) -> bool:
+    """Return whether the job caused its restart: it failed, or was revised, while it ran before."""
     return view.blamed >= record.generation - 1 > 0
 
 
 def _covered_work(view: JobView, record: JobRecord) -> int:
     """Return the covered work of a job whose newest generation may begin with this event.
 
-    A job that isn't known to save its progress does all work of its previous generation again. That
-    is its own fault only if the generation failed, or if the owner revised the job in it.
+    A job that isn't known to save its progress does all work of its previous generation again. The
+    repeated work doesn't count, unless the job caused the restart.
     """
     begins = record.generation > view.generation
     if begins and record.job.resumable is not True and not _caused_restart(view, record):
@@ -66,7 +67,7 @@ def _covered_work(view: JobView, record: JobRecord) -> int:
 
 
 def nanoseconds_run(batch: Batch, record: JobRecord, slot: int) -> int:
-    """Return for how long the newest generation of a job has run in a slot so far."""
+    """Return the nanoseconds that a job's newest generation has run in a slot so far."""
     view = batch.state.views[record.job.name]
     if view.started != record.generation or view.running_since is None:
         return 0
@@ -77,8 +78,8 @@ def nanoseconds_run(batch: Batch, record: JobRecord, slot: int) -> int:
 def pays_restart(batch: Batch, record: JobRecord, slot: int) -> bool:
     """Return whether a slot begins with a restart of a job that costs time."""
     has_cost = record.generation > 1 or batch.engine.cluster.restart_first
-    order = batch.state.desired.get(record.job.name)
-    return has_cost and order is not None and order.slot == slot
+    command = batch.state.desired.get(record.job.name)
+    return has_cost and command is not None and command.slot == slot
 
 
 def covered_in_slot(batch: Batch, record: JobRecord, slot: int) -> int:
@@ -91,13 +92,13 @@ def covered_in_slot(batch: Batch, record: JobRecord, slot: int) -> int:
     gain = job.gain(workers, colocated=colocated)
     restarts = pays_restart(batch, record, slot)
     if restarts and not _caused_restart(batch.state.views[record.job.name], record):
-        # The owner states the restart cost, so it can't make most of a slot free.
+        # At most half of a slot is free, because the owner states the restart cost.
         gain = max(gain // 2, job.gain(workers, colocated=colocated, moved=True))
     return gain * job.work * MICRO * ran // (job.required * batch.calendar.slot_length(slot))
 
 
 def begin_generation(batch: Batch, name: str) -> None:
-    """Forget the work that a new generation does again through no fault of its job."""
+    """Uncount the work that a new generation repeats, unless its job caused the restart."""
     view = batch.state.views.get(name)
     if view is not None and view.covered:
         covered = _covered_work(view, batch.engine.jobs[name])
@@ -115,7 +116,7 @@ def uncount_repeated(batch: Batch, record: JobRecord, measured: int) -> None:
 
 
 def rescale_covered(batch: Batch, before: Job, after: Job) -> None:
-    """Count the covered work of an open job at its revised speed, at least its progress."""
+    """Count the covered work of an open job at its revised speed; it is at least its progress."""
     view, record = batch.state.views[after.name], batch.engine.open_jobs[after.name]
     if not view.covered:
         return

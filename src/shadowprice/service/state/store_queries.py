@@ -20,7 +20,7 @@ from shadowprice.service.store.lookups import in_chunks, rows_among
 
 PAGE: Final = 1_000  # maximum number of entries of a page
 MAX_SEARCHED_JOBS: Final = 20_000  # maximum number of jobs that one search by name reads
-HISTORY_HEAD_ENTRIES: Final = 10  # first events that are kept: submission and decision
+HISTORY_HEAD_ENTRIES: Final = 10  # first events of a long history: submission and decision
 
 _JOB_COLUMNS: Final = (
     tables.jobs.c.key,
@@ -42,7 +42,7 @@ CLOSED_STATES: Final = ("finished", "refused", "failed", "cancelled")
 
 
 class StoredJob(NamedTuple):
-    """A job, with the hashes of its submission's content and of the request."""
+    """A job, with the hashes of its submission's content and of its request (`submission`)."""
 
     view: JobView
     content_hash: str
@@ -80,14 +80,14 @@ def _stored_job(row: Row[Any]) -> StoredJob:
 def _job_rows(
     connection: Connection,
     values: Sequence[str],
-    of_one: Select[Any],
-    of_several: Callable[[Sequence[str]], ColumnElement[bool]],
+    query_for_one: Select[Any],
+    condition_for: Callable[[Sequence[str]], ColumnElement[bool]],
 ) -> Iterable[Any]:
-    if len(values) == 1:  # the usual case, for which building a statement would take longest
-        yield from connection.execute(of_one, {"wanted": values[0]})
+    if len(values) == 1:  # the usual case, in which building a statement would take most time
+        yield from connection.execute(query_for_one, {"wanted": values[0]})
         return
     for chunk in in_chunks(values):
-        yield from connection.execute(select(*_JOB_COLUMNS).where(of_several(chunk)))
+        yield from connection.execute(select(*_JOB_COLUMNS).where(condition_for(chunk)))
 
 
 def job(connection: Connection, key: str) -> tuple[JobView, dict[str, Any]] | None:
@@ -111,7 +111,7 @@ def newest_job(connection: Connection, qualified: str) -> JobView | None:
 
 
 def jobs_of_all_tenants(connection: Connection, name: str) -> list[JobView]:
-    """Return the newest job of each tenant with a name; only open jobs if any is open."""
+    """Return each tenant's newest job of a name; only open jobs if any of them is open."""
     table = tables.jobs
     for is_open in (1, 0):
         newest = (
@@ -165,8 +165,8 @@ def list_jobs(
 def search_start(connection: Connection, before: int | None, tenant: str | None) -> int:
     """Return the id above which one search by name reads jobs; 0 if it reads all.
 
-    No index finds parts of names, so a search reads a limited number of jobs. For a tenant, only
-    its own jobs count: the id reveals nothing about other tenants.
+    No index finds parts of names, so a search reads at most `MAX_SEARCHED_JOBS` jobs. For a tenant,
+    only its own jobs count, so that the id reveals nothing about other tenants.
     """
     table = tables.jobs
     if tenant is None:
@@ -188,12 +188,12 @@ def list_events(
     decisions: bool = False,
     limit: int = 100,
 ) -> list[StoredEvent]:
-    """Return stored events: in order after an id, else newest first."""
+    """Return stored events: in order if ``after`` is given, else newest first."""
     table = tables.events
     query = select(table).limit(limit)
     if job is not None:
         query = query.where(table.c.job == job)
-    # A job has few events: coalesce() keeps the planner from using the tenant's larger index.
+    # A job has few events. coalesce() makes the planner use their index, not that of the tenant.
     if tenant is not None:
         owner = table.c.tenant if job is None else func.coalesce(table.c.tenant, "")
         query = query.where(owner == tenant)
@@ -252,7 +252,7 @@ def generations(connection: Connection, key: str, limit: int = PAGE) -> list[Gen
 def command_times(
     connection: Connection, generations: Sequence[tuple[str, int]]
 ) -> Mapping[tuple[str, int], int]:
-    """Return when generations were commanded, in nanoseconds since 1970; skip unknown ones."""
+    """Return when generations were commanded, in ns since 1970; leave out unknown generations."""
     columns = tables.generations.c
     key = tuple_(columns.job, columns.generation)
     query = select(columns.job, columns.generation, columns.ordered)
@@ -263,14 +263,14 @@ def command_times(
 def progress_points(connection: Connection, key: str, limit: int = 5_000) -> list[ProgressPoint]:
     """Return a job's progress reports in order, evenly sampled above the limit."""
     table = tables.progress
-    place = func.row_number().over(order_by=table.c.id.desc()).label("place")
-    mine = select(table.c.id, place).where(table.c.job == key).subquery()
+    rank = func.row_number().over(order_by=table.c.id.desc()).label("rank")
+    ranked = select(table.c.id, rank).where(table.c.job == key).subquery()
     points = connection.execute(select(func.count()).where(table.c.job == key)).scalar_one()
-    apart = max(1, -(-points // limit))
+    step = max(1, -(-points // limit))
     rows = connection.execute(
         select(table)
-        .join(mine, mine.c.id == table.c.id)
-        .where((mine.c.place - 1) % apart == 0)
+        .join(ranked, ranked.c.id == table.c.id)
+        .where((ranked.c.rank - 1) % step == 0)
         .order_by(table.c.id)
     )
     return [build_resource(ProgressPoint, row, metrics=json.loads(row.metrics)) for row in rows]

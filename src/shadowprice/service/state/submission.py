@@ -1,6 +1,7 @@
 """Submissions and revisions of jobs.
 
-Both are validated completely on arrival, and resolved against the cluster when decided.
+Both are validated completely when they arrive. When they are decided, they are resolved against the
+cluster of that time.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ REVISABLE_KEYS: Final = (
 )
 """Keys of the job file that can be revised after the submission."""
 
-SPEED_KEYS: Final = frozenset({"throughput", "minibatch_time"})  # those that state the speed
+SPEED_KEYS: Final = frozenset({"throughput", "minibatch_time"})  # keys that state the speed
+_MAX_DIAGNOSTICS: Final = 50  # maximum number of diagnostics of one request
 MISSING_FAMILY_HINT: Final = "state its `throughput`, or start the service with --families FILE"
 """Hint for a job that names its family, if the service has no family library."""
 
@@ -63,7 +65,7 @@ class Submission:
     ``record`` is the requested job with its tenant and its family's speed curve filled in, and
     ``spec`` is the validated record. ``content_hash`` is the hash of the record without that curve.
     Jobs with an equal name and hash are the same submission while the job is open. ``request``
-    identifies the request for a job (`request_hash`): a retry has the same.
+    identifies the request for a job (`request_hash`): a retry has the same value.
     """
 
     name: str
@@ -107,10 +109,10 @@ def read_submissions(
     since 1970; None refuses deadlines on the clock.
 
     ``families`` has speed curves for jobs that name a family and state no speed. They don't affect
-    ``content_hash``: a repeated submission is equal after the library has changed.
+    ``content_hash``, so that a repeated submission is equal even if the curves have changed.
 
-    Raise `InputError` with the first 50 diagnostics, and `ProblemError` if a job names another
-    tenant than the token's.
+    Raise `InputError` with at most `_MAX_DIAGNOSTICS` diagnostics, and `ProblemError` if a job
+    names another tenant than the token's.
     """
     submissions: list[Submission] = []
     faults: list[Fault] = []
@@ -152,10 +154,10 @@ def read_submissions(
             faults += diagnostics
             if not diagnostics:
                 submissions.append(Submission(spec.name, spec.tenant, record, spec, content))
-        if len(faults) > 50:
+        if len(faults) > _MAX_DIAGNOSTICS:
             break
     if faults:
-        raise InputError(faults[:50])
+        raise InputError(faults[:_MAX_DIAGNOSTICS])
     return submissions
 
 
@@ -210,8 +212,8 @@ def content_hash(record: Mapping[str, Any]) -> str:
 
 def family_keys(record: Mapping[str, Any], content: str) -> frozenset[str]:
     """Return the keys that a job's family added to a record of this content hash."""
-    # The family adds both keys, or one if the job or a revision states the other, or the family
-    # has no restart cost.
+    # The family adds both keys, or one: the job or a revision may state the other key, and a
+    # family may have no restart cost.
     for keys in (_FAMILY_KEYS, frozenset({"throughput"}), frozenset({"restart"})):
         if content_hash(without_keys(record, keys)) == content:
             return keys
@@ -263,7 +265,8 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
             faults.append(Fault("steps", problem, f"give workers: {{max: {chunks}}} too"))
     if faults:
         raise InputError(faults)
-    # Labels have no option either, but no advice is about them.
+    # Advice about the job names options of `submit` only while options set all of its keys. Labels
+    # and deadlines don't count: labels have no option either, but no advice is about them.
     stated = {key for key, value in changes.items() if value is not None} - {"labels", "deadline"}
     if has_options(revised) and any(option_for_key(key) is None for key in stated):
         revised["run"] = without_keys(revised["run"], {"from_options"})
@@ -271,7 +274,7 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
 
 
 def _labels(before: Mapping[str, str], after: Any, faults: list[Fault]) -> Any:
-    """Return a job's revised labels; reserved labels, which name its owner, are kept."""
+    """Return a job's revised labels; reserved labels, which name its TrainingJob, are kept."""
     if after is not None and not isinstance(after, Mapping):
         return after  # validation of the record reports it
     kept = {key: value for key, value in before.items() if key.startswith(RESERVED_LABELS)}
@@ -295,8 +298,8 @@ def resolve_job(
 ) -> Job:
     """Resolve a job that was submitted at a moment in nanoseconds since 1970.
 
-    The engine knows it by its key; None keeps its name. ``length`` in seconds is that of a job
-    which states none; None is the default one. Raise `InputError` if the cluster lacks a
+    The engine knows the job by ``key``; None keeps its name. A job that states no length gets
+    ``length`` in seconds, or the default for None. Raise `InputError` if the cluster lacks a
     resource that the job needs.
     """
     since = max(0, moment - calendar.origin)
@@ -310,7 +313,10 @@ def resolve_job(
 
 
 def asks_for_more(before: Job, after: Job, *, horizon: int) -> bool:
-    """Return whether a revision is an admission at current prices, within ``horizon`` slots."""
+    """Return whether a revision asks for more, so that current prices must admit it again.
+
+    Utilities are compared in ``horizon`` slots from the arrival.
+    """
     return (
         raises_terms(before, after, horizon=horizon)
         or not np.array_equal(before.worker_counts, after.worker_counts)
@@ -337,7 +343,7 @@ def _needs_more(before: Amounts | None, after: Amounts | None) -> bool:
 
 
 def _is_slower(before: Job, after: Job) -> bool:
-    """Return whether a slot does a smaller part of the work with the same worker count."""
+    """Return whether a slot does a smaller part of the work, with any allowed worker count."""
     for old, new in ((before.gains, after.gains), (before.internal_gains, after.internal_gains)):
         pairs = zip(old.tolist(), new.tolist(), strict=True)
         if any(gain * after.required > faster * before.required for gain, faster in pairs):

@@ -1,4 +1,4 @@
-"""Queues in which tenants take turns: many items of one tenant hardly delay those of others."""
+"""Queues in which tenants take turns: one tenant's many items hardly delay other tenants."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The end of the timespan: operators set, move and remove it, and it survives restarts.
+"""The end of the timespan, after which nothing runs: operators set, move and remove it.
 
-The end is stored as a point in time, which falls into another slot if the clock is changed.
+The end is stored as a moment, which falls into another slot if the slots are moved in time.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def set_timespan_end(batch: Batch, at: int | None) -> None:
 def follow_option(batch: Batch, option: str | None) -> None:
     """Apply the text of ``--until`` at the start of the service, if it has changed.
 
-    A restart with the same text keeps the stored end: a duration isn't counted from the restart,
+    A restart with the same text keeps the stored end. So a duration isn't counted from the restart,
     a clock time doesn't move to the next day, and an operator's change persists. ``option`` is None
-    if not given.
+    if the option isn't given.
     """
     if option is None or option == batch.state.end.option:
         return
@@ -81,7 +81,7 @@ def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
     engine = batch.engine
     if not ending.is_near(engine) or not engine.capabilities.quotes:
         return
-    excluded = [job for job in jobs if _left_out(engine, job.name)]
+    excluded = [job for job in jobs if _is_left_out(engine, job.name)]
     if not excluded:
         return
     twin = without_end(engine)
@@ -95,7 +95,8 @@ def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
             batch.emit("timespan", job.name, reason=text)
 
 
-def _left_out(engine: Engine, name: str) -> bool:
+def _is_left_out(engine: Engine, name: str) -> bool:
+    """Return whether a job was refused, or waits without a plan or promise."""
     record = engine.jobs.get(name)
     if record is None or record.status not in {Status.REFUSED, Status.QUEUED}:
         return False

@@ -1,4 +1,4 @@
-"""The SQLite file of a service: its errors, the check that it is there, and backups."""
+"""The SQLite file of a service: its errors, its presence at a start, and backups."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ RESTORE_HINT: Final = (
 """Hint for a lost or damaged SQLite file."""
 
 PARTS: Final = ("-wal", "-shm", "-journal")  # suffixes of files that SQLite creates beside it
-RECORD: Final = "store-state"  # `shadowprice.db*` doesn't match this record's name
-IN_LOG: Final = "open"  # the newest changes may be in the log only
-COMPLETE: Final = "closed"  # the database file holds every change
+RECORD: Final = "store-state"  # file of `Presence`; `rm shadowprice.db*` doesn't remove it
+IN_LOG: Final = "open"  # content of the record: the newest changes may only be in the log
+COMPLETE: Final = "closed"  # content of the record: the database file holds every change
 EXECUTOR_JOBS: Final = "executor/jobs"  # in which executors on this machine record their jobs
 _INDEX: Final = struct.Struct("=12xBxHI4xII8s")
 """Index of a log (SQLite's file format, section "The WAL-Index File Format"): whether it is
-initialized, page size, number of frames, checksum of the last one, salt of the log."""
-_LOG_HEADER: Final = struct.Struct(">16x8s8x")  # salt of a log; a restarted log gets another one
+initialized, page size, number of frames, checksum of the last frame, salt of the log."""
+_LOG_HEADER: Final = struct.Struct(">16x8s8x")  # salt of a log, which changes when it restarts
 _FRAME_HEADER: Final = struct.Struct(">8x8sII")  # salt and checksum of a frame; a page follows
 _OWN_FILES: Final = (FILE, RECORD, "executor", "operator.token")
 """Files by which a data directory is recognized."""
@@ -59,8 +59,8 @@ def backup_file(
             os.close(handle)
             partial = Path(name)
             with closing(sqlite3.connect(partial)) as copy:
-                # In one step, as a consistent snapshot, while the service continues to write.
-                # Copying in several steps would restart after every write between two of them.
+                # In one step: a consistent snapshot, while the service continues to write. A copy
+                # in several steps would start again after each write between two steps.
                 reader.backup(copy)
                 copy.execute("PRAGMA journal_mode=DELETE")
                 broken = copy.execute("PRAGMA quick_check").fetchone()[0]
@@ -77,11 +77,11 @@ def backup_file(
 
 
 def check_backup_target(target: Path) -> None:
-    """Raise `InputError` if a backup would overwrite a service's database, even a stopped one's.
+    """Raise `InputError` if a backup would overwrite the database of a running or stopped service.
 
-    The database of a service is in write-ahead log mode, which copies aren't. A running service
-    would continue to write to the replaced file, which has no name any more. The files that SQLite
-    creates beside a database are refused too, and a target beside which they lie.
+    The database of a service is in write-ahead log mode, but copies aren't. A running service would
+    continue to write to the replaced file, which has no name any more. Names of files that SQLite
+    creates beside a database are refused too, and so are targets with such files beside them.
     """
     hint = "choose a new name"
     try:
@@ -104,6 +104,7 @@ def has_log(path: Path) -> bool:
     """Return whether a file has the header of a SQLite database in write-ahead log mode."""
     with path.open("rb") as file:
         head = file.read(19)
+    # Byte 18, the file format's write version, is 2 in this mode.
     return head.startswith(b"SQLite format 3\0") and head[18:] == b"\2"
 
 
@@ -130,9 +131,9 @@ class Presence:
     """The record of a SQLite file that must exist.
 
     SQLite creates a missing database, and ignores a log that is missing, cut off or damaged. A
-    service would then start without its jobs, or without the newest ones. So a record beside the
-    database says that there is one, and whether its log must exist. The log's index, which outlives
-    a killed process, says what the log must contain.
+    service would then start without its jobs, or without the newest jobs. So a record beside the
+    database shows that it must exist, and whether its log must exist. The log's index outlives a
+    killed process, and shows which frames the log must contain.
     """
 
     def __init__(self, database: Path) -> None:
@@ -154,7 +155,7 @@ class Presence:
             size = None
         if not size and (self.must_exist() or self._log.exists()):
             self.refuse("is missing" if size is None else "is empty")
-        # A backup has no log: it replaced the database.
+        # A backup that was copied here isn't in write-ahead log mode, so it needs no log.
         if size and self._read() == IN_LOG and not self._log.exists() and has_log(self._database):
             message = "is missing; the newest changes may have been in that file"
             other = f"if another program, such as sqlite3, was open on {self._database}"
@@ -179,7 +180,8 @@ class Presence:
                 if len(header) < _LOG_HEADER.size:
                     return True
                 if _LOG_HEADER.unpack(header) != (salt,):
-                    return False  # it is another log's index
+                    return False  # the index is that of an earlier log
+                # A page of 65,536 bytes doesn't fit the 16-bit field, and is stored as 1.
                 frame_bytes = _FRAME_HEADER.size + (65_536 if page == 1 else page)
                 log.seek(_LOG_HEADER.size + (frames - 1) * frame_bytes)
                 last = log.read(frame_bytes)

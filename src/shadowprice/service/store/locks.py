@@ -14,9 +14,10 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.executors.generations.disk import FileLock
 from shadowprice.service.store.lookups import stored_value
 
-LOCK_ID: Final = 0x5AD0_9A1C  # first key of the lock; the second one is a hash of the schema's name
+LOCK_ID: Final = 0x5AD0_9A1C  # first key of the lock; the second is a hash of the schema's name
 EPOCH_KEY: Final = "epoch"  # key of the elected leader's epoch in the store
-TAKEOVER_TIMEOUT_SECONDS: Final = 5.0  # until a terminated connection releases the lock
+TAKEOVER_TIMEOUT_SECONDS: Final = 5.0  # for a terminated connection to release the lock
+_POLL_SECONDS: Final = 0.05  # between attempts to get the lock from a terminated connection
 
 _END_HOLDER: Final = text(
     "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted "
@@ -54,7 +55,7 @@ class DirectoryLock:
         return f"process {holder}" if holder.isdigit() else "another process"
 
     def _write_holder(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # the lock holds without it
+        with contextlib.suppress(OSError):  # the lock doesn't need the name
             self._holder.touch(mode=0o600)
             self._holder.write_text(text, encoding="ascii")
 
@@ -68,41 +69,43 @@ class PostgresAdvisoryLock:
     """An advisory lock, held until its connection ends."""
 
     def __init__(self) -> None:
-        self._session: dict[str, Any] | None = None  # backend that last held it
+        self._session: dict[str, Any] | None = None  # server process that last held the lock
 
-    def take(self, connection: Connection, epoch: int, *, take_over: bool) -> bool:
+    def try_acquire(self, connection: Connection, epoch: int, *, take_over: bool) -> bool:
         """Try to acquire the lock for a connection; return whether it holds the lock.
 
         First terminate this instance's previous connection if the server still has it: a proxy may
         keep it open long after this side lost it. If ``take_over``, also terminate the connection
-        of a leader with an earlier epoch. A frozen process would otherwise hold the lock as long as
+        of a leader with an earlier epoch. Otherwise a frozen process would hold the lock as long as
         its machine answers. ``epoch`` is 0 without an election.
         """
+        # The server then detects a dead leader, and releases its lock, within ten seconds.
         for setting, value in (("idle", 3), ("interval", 2), ("count", 3)):
             connection.execute(text(f"SET tcp_keepalives_{setting} = {value}"))
         schema = connection.execute(text("SELECT hashtext(current_schema())")).scalar_one()
         keys = {"one": LOCK_ID, "two": schema}
         try_lock = text("SELECT pg_try_advisory_lock(:one, :two)")
-        ended = self._session is not None and bool(
+        has_terminated = self._session is not None and bool(
             connection.execute(_END_SESSION, self._session).scalar()
         )
-        taken = connection.execute(try_lock, keys).scalar_one()
-        if not taken and take_over and _is_later(connection, epoch):
+        is_held = connection.execute(try_lock, keys).scalar_one()
+        if not is_held and take_over and _is_later(connection, epoch):
+            # pg_locks shows the signed keys as unsigned numbers.
             connection.execute(_END_HOLDER, {"one": LOCK_ID, "two": schema % 2**32})
-            ended = True
+            has_terminated = True
         deadline = time.monotonic() + TAKEOVER_TIMEOUT_SECONDS
-        while not taken and ended and time.monotonic() < deadline:
+        while not is_held and has_terminated and time.monotonic() < deadline:
             connection.commit()
-            time.sleep(0.05)
-            taken = connection.execute(try_lock, keys).scalar_one()
-        if taken:
+            time.sleep(_POLL_SECONDS)
+            is_held = connection.execute(try_lock, keys).scalar_one()
+        if is_held:
             self._session = dict(connection.execute(_SESSION).mappings().one())
         connection.commit()
-        return bool(taken)
+        return bool(is_held)
 
 
 def _is_later(connection: Connection, epoch: int) -> bool:
-    """Return whether an epoch is later than that of the last leader that wrote, if any."""
+    """Return whether an epoch is later than the stored epoch; True if none is stored."""
     exists = connection.execute(text("SELECT to_regclass('meta')")).scalar()
     if exists is None:
         return True

@@ -11,7 +11,7 @@ from shadowprice.service.store import tables
 
 ItemT = TypeVar("ItemT")
 
-CHUNK: Final = 500  # maximum values in a condition, because SQLite limits bound parameters
+CHUNK: Final = 500  # maximum number of values in a condition, because SQLite limits parameters
 
 
 def in_chunks(values: Sequence[ItemT]) -> Iterator[Sequence[ItemT]]:

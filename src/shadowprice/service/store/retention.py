@@ -16,8 +16,8 @@ PURGE_BATCH_ROWS: Final = 1_000
 The rows of purged jobs don't count.
 """
 
-PURGE_BATCH_JOBS: Final = 100  # purged by one call, each with thousands of points
-LAST_JOB: Final = "last_job"  # key of the largest purged id, which isn't used again
+PURGE_BATCH_JOBS: Final = 100  # maximum jobs of one call; each may have thousands of reports
+LAST_JOB: Final = "last_job"  # key of the largest id at a purge, because ids aren't used again
 
 _OF_JOBS: Final = (
     tables.progress,
@@ -43,7 +43,7 @@ def has_purged_jobs(connection: Connection) -> bool:
 
 
 class ExpiredJob(NamedTuple):
-    """A job past its retention; ordered by when it was closed."""
+    """A job past its retention; such jobs sort by the time at which they were closed."""
 
     closed: int
     id: int
@@ -65,8 +65,8 @@ def purge(store: Store, before: int, keys: Sequence[str] | None = None) -> bool:
     """Purge some data from before a moment; return whether rows other than jobs may remain.
 
     ``before`` is in nanoseconds since 1970. ``keys`` are the expired jobs to purge, by default a
-    batch of `expired_jobs`. Delete their executor files first: the keys are gone afterwards. Raise
-    `StoreError` if the store can't be written.
+    batch of `expired_jobs`. The caller deletes their executor files first, because their keys are
+    unknown afterwards. Raise `StoreError` if the store can't be written.
     """
     jobs, tokens = tables.jobs, tables.tokens
     keys = [job.key for job in expired_jobs(store, before)] if keys is None else keys

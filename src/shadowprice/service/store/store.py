@@ -1,6 +1,6 @@
-"""The store: one writing connection, pooled reading ones, and one transaction per batch.
+"""The store: one connection that writes, a pool that reads, and one transaction per batch.
 
-Every write goes through `Store.transaction`. It calls `Store.fault` at the begin, before each
+Every write goes through `Store.transaction`. It calls `Store.fault` at the beginning, before each
 statement, and before and after the commit, so that tests can inject faults there.
 """
 
@@ -42,7 +42,7 @@ from shadowprice.service.store.lookups import in_chunks, stored_value
 
 log = logging.getLogger("shadowprice.service")
 
-WAL_SIZE_LIMIT_BYTES: Final = 32 << 20  # to which a checkpoint truncates the write-ahead log
+WAL_SIZE_LIMIT_BYTES: Final = 32 << 20  # size to which checkpoints truncate the write-ahead log
 UNKNOWN_FORMAT_HINT: Final = (
     "install the version of shadowprice that wrote the data, or use another --data"
 )
@@ -62,10 +62,10 @@ class Store:
         self._writer: Connection | None = None
         self._lock: DirectoryLock | None = None
         self._epoch = 0
-        self.later_epoch = 0  # of the leader that made this instance a standby
+        self.later_epoch = 0  # of the leader that made this instance a standby; 0 without one
         self.damage: str | None = None  # of the SQLite file; only the next start clears it
         self._advisory = PostgresAdvisoryLock()
-        self._file_id: tuple[int, int] | None = None
+        self._file_id: tuple[int, int] | None = None  # of the SQLite file that was opened
         if "://" in where:
             self.folder: Path | None = None  # PostgreSQL
             self._url = _postgres_url(where)
@@ -148,7 +148,7 @@ class Store:
             if not folder.is_dir():
                 raise
             message = "other users can enter it, and this user can't change that"
-            # In a directory within it, a service would start without the jobs of this one.
+            # If it has a service's files, a service in a subdirectory would start without its jobs.
             has_service = holds_service_files(folder)
             other = "run as its owner" if has_service else f"give --data {folder / 'service'}"
             hint = f"make this user its owner (chown), or {other}"
@@ -175,7 +175,7 @@ class Store:
             raise InputError(Fault(f"--data {self.shown}", message, hint))
 
     def _check_content(self) -> None:
-        """Record that the directory holds data; refuse a database that lost them."""
+        """Record that the directory holds data; refuse a database that lost its data."""
         if self.get("format") is not None:
             self.mark_used()
         elif self._presence.must_exist():
@@ -187,7 +187,7 @@ class Store:
             self._presence.write(IN_LOG)
 
     def reopen(self) -> bool:
-        """Reconnect a failed writer, if its lock and epoch allow; return whether it may write."""
+        """Reconnect a failed writer and test it; return False if another instance may write now."""
         try:
             if self._writer is None or self._writer.closed or self._writer.invalidated:
                 self._drop_writer()
@@ -196,6 +196,7 @@ class Store:
                     self._drop_writer()
                     return False
             with self.transaction() as connection:
+                # Another value each time, so that the update really writes: a full disk fails here.
                 self.put(connection, "probe", secrets.token_hex(512))
         except SQLAlchemyError as error:
             self._drop_writer()
@@ -223,7 +224,7 @@ class Store:
             # A stop must not wait long for another program that reads the database.
             connection.execute("PRAGMA busy_timeout=1000")
             [is_busy, *_] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            # Now: the last connection removes the log, and a kill may come between the two.
+            # Before the last connection closes, which removes the log: a kill may come in between.
             if not is_busy and self._presence.must_exist():
                 self._presence.write(COMPLETE)
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
@@ -231,6 +232,7 @@ class Store:
 
     def _is_damaged(self, error: SQLAlchemyError) -> bool:
         code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
+        # The low byte of an extended code is the primary code.
         return self.embedded and code & 0xFF in _DAMAGE
 
     def _failure(self, error: SQLAlchemyError) -> StoreError:
@@ -279,12 +281,14 @@ class Store:
         )
 
     def _may_write(self, *, take_over: bool) -> bool:
-        """Return whether the connection may write; the directory lock already protects a file."""
+        """Return whether the connection may write; for a file, the directory lock suffices."""
         assert self._writer is not None
-        return self.embedded or self._advisory.take(self._writer, self._epoch, take_over=take_over)
+        if self.embedded:
+            return True
+        return self._advisory.try_acquire(self._writer, self._epoch, take_over=take_over)
 
     def _store_epoch(self, connection: Connection) -> bool:
-        """Store this leader's epoch, while it holds the lock; return False if one is higher."""
+        """Store this leader's epoch; return False if the stored epoch is higher."""
         if not self._epoch:
             return True
         with connection.begin():
@@ -298,7 +302,7 @@ class Store:
     # ---------------------------------------------------------------- versions
 
     def _migrate(self, connection: Connection) -> None:
-        """Create the tables of a new database, or upgrade those of an older version."""
+        """Create the tables of a new database, or upgrade the tables of an older version."""
         from alembic.runtime.migration import MigrationContext  # noqa: PLC0415  # slow to load
 
         scripts = _load_migrations()
@@ -330,7 +334,7 @@ class Store:
         writer = self._writer
         if writer is None:
             raise StoreError("the store is read-only")
-        # SQLAlchemy would reconnect, but without the lock of the connection that was lost.
+        # SQLAlchemy would reconnect, but the lock was lost with the connection.
         if writer.invalidated:
             raise StoreError("the connection to the database was lost")
         if self.embedded and _file_id(self.file) != self._file_id:
@@ -401,7 +405,7 @@ def _load_migrations() -> ScriptDirectory:
 
 
 def _file_id(path: Path) -> tuple[int, int] | None:
-    """Return what identifies a file under any name; None if there is no file."""
+    """Return the device and inode of a file; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -417,14 +421,14 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     cursor.execute("PRAGMA foreign_keys=ON")
     # A backup or a large transaction lets the log grow. Without a limit, it never shrinks again.
     cursor.execute(f"PRAGMA journal_size_limit={WAL_SIZE_LIMIT_BYTES}")
-    # Small, because each connection has a cache of its own; the page cache serves the rest.
+    # 4 MiB for each connection; the page cache of the system serves the rest.
     cursor.execute("PRAGMA cache_size=-4096")
     cursor.close()
 
 
 def _begin(connection: Connection) -> None:
-    # A transaction that reads first can't wait for the lock of another program, such as a backup:
-    # its write would fail at once, whatever the timeout.
+    # A transaction that reads first can't wait for the lock of another program, such as a backup.
+    # Its write would fail at once, whatever the timeout.
     writes = connection.get_execution_options().get(_WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

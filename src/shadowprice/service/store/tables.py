@@ -1,4 +1,8 @@
-"""Tables of the store, in the schema of the newest migration."""
+"""Tables of the store, in the schema of the newest migration.
+
+Moments are nanoseconds since 1970, and points are millionths of a point. A column ``job`` has the
+key of a job, and texts such as ``spec``, ``view``, ``record`` and ``data`` are JSON.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ metadata: Final = sa.MetaData()
 # SQLite autoincrements only columns of type INTEGER.
 BigIntPk: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
+# Values by key, such as the origin of slots and the version of the content.
 meta = sa.Table(
     "meta",
     metadata,
@@ -34,6 +39,7 @@ snapshots = sa.Table(
     sa.Column("state", sa.LargeBinary, nullable=False),
 )
 
+# One row: the newest policy state, with the policy's fingerprint (`recovery.policy_fingerprint`).
 policy_state = sa.Table(
     "memory",
     metadata,
@@ -149,6 +155,8 @@ prices = sa.Table(
 sa.Index("prices_by_time", prices.c.at)
 sa.Index("prices_by_grain", prices.c.grain, prices.c.at)
 
+# Runs and results of jobs of another scheduler, which this service only observes
+# (`execution.observer`):
 observed = sa.Table(
     "observed",
     metadata,
@@ -175,6 +183,7 @@ outcomes = sa.Table(
 )
 sa.Index("outcomes_by_end", outcomes.c.ended)
 
+# Accounts of tenants with a budget, and the entries that changed them (`budgets.accounts`):
 budgets = sa.Table(
     "budgets",
     metadata,

@@ -1,4 +1,4 @@
-"""What Alembic runs: the migrations, on the connection that the store hands in."""
+"""Alembic's environment script: runs the migrations on the store's connection."""
 
 from alembic import context
 

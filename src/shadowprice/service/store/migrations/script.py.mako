@@ -8,5 +8,5 @@ down_revision = ${repr(down_revision)}
 
 
 def upgrade() -> None:
-    """Bring a store of the version before to this one."""
+    """Upgrade the tables from the previous version."""
     ${upgrades if upgrades else "pass"}

@@ -22,10 +22,10 @@ Key = tuple[int, int]
 class Work:
     """The next assignment of a worker.
 
-    ``token`` is for pushes and commits of the results. ``chunk`` is the step in synchronous
-    training. ``first`` and ``last`` are a half-open range of mini-batches of the chunk, or of parts
-    of the step. ``ahead`` is the chunk that the worker will probably get next, for prefetching; -1
-    for none.
+    Pushes and commits of the results carry ``token``. In synchronous training, ``chunk`` is the
+    step. ``first`` and ``last`` are a half-open range of mini-batches of the chunk, or of parts of
+    the step. ``ahead`` is the chunk that the worker will probably get next, for prefetching; -1 if
+    there is none.
     """
 
     token: int
@@ -47,7 +47,8 @@ class AsyncAssigner:
 
     Once all chunks of the current epoch are assigned, chunks of the next epoch follow. A chunk is
     never assigned to a second worker while the first still processes it. Within an epoch a worker
-    gets the nearest free chunk, by ``distance``, and of several the first in the epoch's order.
+    gets the nearest free chunk, by ``distance``; of equally near chunks, the first in the epoch's
+    order.
     """
 
     def __init__(
@@ -62,17 +63,18 @@ class AsyncAssigner:
         self._minibatches = tuple(minibatches)
         self._epochs = epochs
         self._order = order
-        self._leases: dict[int, tuple[int, int, int]] = {}
-        self._reserved: dict[int, tuple[int, int]] = {}
-        self._tokens = 0
+        self._leases: dict[int, tuple[int, int, int]] = {}  # worker, epoch and chunk, by token
+        self._reserved: dict[int, tuple[int, int]] = {}  # prefetched epoch and chunk, by worker
+        self._tokens = 0  # number of tokens so far, which is the newest token
         self.committed: int = 0
         """Mini-batches committed since the start of the job."""
-        self._opened = 0
-        self._remaining: dict[int, dict[int, int]] = {}
+        self._opened = 0  # number of epochs that have been opened
+        # Committed mini-batches of each unfinished chunk, by epoch and chunk:
+        self._progress: dict[int, dict[int, int]] = {}
         if record is not None:
             self.committed = int(record["committed"])
             self._opened = int(record["opened"])
-            self._remaining = {
+            self._progress = {
                 int(epoch): {int(chunk): int(done) for chunk, done in chunks}
                 for epoch, chunks in record["remaining"]
             }
@@ -80,7 +82,7 @@ class AsyncAssigner:
     @property
     def epoch(self) -> int:
         """The first incomplete epoch, or the number of epochs if all are complete."""
-        return min(self._remaining, default=self._opened)
+        return min(self._progress, default=self._opened)
 
     @property
     def finished(self) -> bool:
@@ -91,7 +93,7 @@ class AsyncAssigner:
         """Return the committed state as plain values; tokens expire with the generation."""
         remaining = [
             [epoch, [list(entry) for entry in chunks.items()]]
-            for epoch, chunks in self._remaining.items()
+            for epoch, chunks in self._progress.items()
         ]
         return {"committed": self.committed, "opened": self._opened, "remaining": remaining}
 
@@ -113,24 +115,24 @@ class AsyncAssigner:
         ahead = self._choose(worker, only_unreserved=True)
         if ahead is not None:
             self._reserved[worker] = ahead
-        done = self._remaining[epoch][chunk]
+        done = self._progress[epoch][chunk]
         ahead_chunk = -1 if ahead is None else ahead[1]
         return Work(self._tokens, epoch, chunk, done, self._minibatches[chunk], ahead_chunk)
 
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
-        """Commit a mini-batch; return the gradients to apply now, None if it is stale."""
+        """Commit a mini-batch; return the gradients to apply now, None if its token is stale."""
         lease = self._leases.get(token)
         if lease is None or lease[0] != worker:
             return None
         _, epoch, chunk = lease
-        if index != self._remaining[epoch][chunk]:
+        if index != self._progress[epoch][chunk]:
             return None
         self.committed += 1
-        self._remaining[epoch][chunk] += 1
-        if self._remaining[epoch][chunk] == self._minibatches[chunk]:
-            del self._leases[token], self._remaining[epoch][chunk]
-            if not self._remaining[epoch]:
-                del self._remaining[epoch]
+        self._progress[epoch][chunk] += 1
+        if self._progress[epoch][chunk] == self._minibatches[chunk]:
+            del self._leases[token], self._progress[epoch][chunk]
+            if not self._progress[epoch]:
+                del self._progress[epoch]
         return ((token, index),)
 
     def release_worker(self, worker: int) -> None:
@@ -148,7 +150,7 @@ class AsyncAssigner:
     def _choose(
         self, worker: int, reserved: tuple[int, int] | None = None, *, only_unreserved: bool = False
     ) -> tuple[int, int] | None:
-        """Return the chunk to assign next: ``reserved``, or the nearest of the oldest epoch.
+        """Return the chunk to assign next: ``reserved``, or the nearest chunk of the oldest epoch.
 
         Chunks that other workers have reserved come last, or not at all if ``only_unreserved``.
         """
@@ -177,27 +179,27 @@ class AsyncAssigner:
         return nearest
 
     def _unreserved(self, epoch: int, chunks: Sequence[int]) -> Iterator[int]:
-        """Return those of an epoch's chunks that no worker has reserved."""
+        """Yield the chunks of an epoch that no worker has reserved."""
         reserved = {
             chunk for reserved_epoch, chunk in self._reserved.values() if reserved_epoch == epoch
         }
         return (chunk for chunk in chunks if chunk not in reserved)
 
     def _free(self, epoch: int) -> list[int]:
-        """Return the unfinished chunks of an epoch that no worker has, in the epoch's order."""
-        unfinished = self._remaining[epoch]
+        """Return the unfinished, unassigned chunks of an epoch, in the epoch's order."""
+        unfinished = self._progress[epoch]
         busy = {assigned for _, _, assigned in self._leases.values()}
         return [chunk for chunk in self._order(epoch) if chunk in unfinished and chunk not in busy]
 
     def _unfinished(self) -> list[int]:
-        """Return the open epochs, without restored ones beyond the job's current number."""
-        return sorted(epoch for epoch in self._remaining if epoch < self._epochs)
+        """Return the open epochs; a restored job may have fewer epochs than before."""
+        return sorted(epoch for epoch in self._progress if epoch < self._epochs)
 
     def _open_next_epoch(self) -> bool:
         """Open the next epoch, unless two are open or none remains."""
-        if self._opened >= self._epochs or len(self._remaining) > 1:
+        if self._opened >= self._epochs or len(self._progress) > 1:
             return False
-        self._remaining[self._opened] = dict.fromkeys(range(len(self._minibatches)), 0)
+        self._progress[self._opened] = dict.fromkeys(range(len(self._minibatches)), 0)
         self._opened += 1
         return True
 
@@ -215,10 +217,10 @@ class SyncAssigner:
         self._tokens = 0
         self.committed: int = int(record["committed"]) if record is not None else 0
         """Steps completed since the start of the job."""
-        self._free: list[tuple[int, int]] = []
-        self._leases: dict[int, tuple[int, tuple[int, int]]] = {}
-        self._committed_shares: dict[int, Key] = {}
-        self._open = False
+        self._free: list[tuple[int, int]] = []  # unassigned shares: ranges of parts
+        self._leases: dict[int, tuple[int, tuple[int, int]]] = {}  # worker and share, by token
+        self._committed_shares: dict[int, Key] = {}  # by first part
+        self._is_open = False  # whether the current step is divided into shares
 
     @property
     def epoch(self) -> int:
@@ -237,10 +239,10 @@ class SyncAssigner:
     def assign(self, worker: int, workers: int) -> Work | None:
         """Assign parts of the current step to a worker, if any remain."""
         self._expire_leases(worker)
-        if not self._open and not self.finished:
+        if not self._is_open and not self.finished:
             parts = len(self._order.split_step(self.committed))
             self._free = list(_even_ranges(parts, max(1, min(workers, parts))))
-            self._open = True
+            self._is_open = True
         if not self._free:
             return None
         self._tokens += 1
@@ -249,7 +251,7 @@ class SyncAssigner:
         return Work(self._tokens, self.epoch, self.committed, first, last)
 
     def commit(self, worker: int, token: int, index: int) -> tuple[Key, ...] | None:
-        """Commit a share; return the gradients once it is the last, None if it is stale."""
+        """Commit a share; return the gradients with the last share, None if its token is stale."""
         lease = self._leases.get(token)
         if lease is None or lease[0] != worker or index != lease[1][0]:
             return None
@@ -259,7 +261,7 @@ class SyncAssigner:
             return ()
         keys = tuple(self._committed_shares[first] for first in sorted(self._committed_shares))
         self._committed_shares.clear()
-        self._open = False
+        self._is_open = False
         self.committed += 1
         return keys
 

@@ -1,9 +1,9 @@
 """The data set, in chunks on any storage that fsspec supports: a directory, S3, HDFS.
 
-A data set is a folder with chunks and ``index.json``. The index has the names, samples, sizes and
-digests of the chunks. A chunk has named arrays with one row per sample, as `numpy.savez` writes
-them. Every chunk is compared with the index when it is read, so a torn or changed chunk never
-enters training. Failed reads are retried.
+A data set is a folder with chunks and ``index.json``. For each chunk, the index has the file name,
+number of samples, size and digest. A chunk has named arrays with one row per sample, as
+`numpy.savez` writes them. Every chunk is compared with the index when it is read, so a torn or
+changed chunk never enters training. Failed reads are retried.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ MAX_CHUNK_BYTES: Final = 4 << 30
 MAX_CHUNKS: Final = 1_000_000
 """Limit of the chunks of a data set."""
 
+_MAX_CHUNK_SAMPLES: Final = 2**40  # limit of the samples of a chunk in an index
 _MAX_ITEM_BYTES: Final = {"f": 8, "c": 16}  # of floating-point and complex types of torch
 _JVM_PROTOCOLS: Final = ("hdfs", "viewfs")  # pyarrow starts a JVM with Hadoop's library
 _WEBHDFS: Final = "webhdfs://"  # HDFS over HTTP, which reports the locations of chunks
-_NO_RACK: Final = "/default-rack"  # of every host if HDFS doesn't know the racks
+_NO_RACK: Final = "/default-rack"  # rack of every host if HDFS doesn't know the racks
 _BACKOFF_SECONDS: Final = (0.1, 0.5, 2.0, 5.0)  # before each retry of a read
 
 
@@ -119,13 +120,14 @@ class DataSet:
 
 
 def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options: Any) -> DataSet:
-    """Write a new data set in chunks. The index appears last and complete.
+    """Write a new data set in chunks.
 
-    So a reader sees the whole data set or none, and after a failure the call can be repeated.
+    The index appears last and complete. So readers see the whole data set or none, and the call can
+    be repeated after a failure.
 
-    Raise `TrainingError` if the folder already has a data set, there are no samples, the arrays
-    differ in length or contain anything but numbers, a chunk or the number of chunks is above
-    `MAX_CHUNK_BYTES` or `MAX_CHUNKS`, or no installed package supports the storage.
+    Raise `TrainingError` if the folder already has a data set, or no installed package supports
+    the storage. The same holds for arrays that are empty, differ in length or contain anything but
+    numbers, and for more than `MAX_CHUNK_BYTES` per chunk or `MAX_CHUNKS` chunks.
 
     Parameters
     ----------
@@ -159,7 +161,7 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
     _check_size(url, sum(array[:samples].nbytes for array in arrays.values()))
     system, folder = _storage(url, options)
     if system.exists(f"{folder}/{INDEX}"):
-        # Replaced chunks would break readers of the old index, and some would stay without use.
+        # Replaced chunks would break readers of the old index, and unused chunks would remain.
         raise TrainingError(
             f"data set {url}: it already exists; choose another folder, or delete this one"
         )
@@ -169,7 +171,7 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
         part = {name: array[start : start + samples] for name, array in arrays.items()}
         np.savez(stream, **part)  # type: ignore[arg-type]  # some versions have further arguments
         content = stream.getvalue()
-        if not number:  # nothing is written yet
+        if not number:  # before anything is written
             _check_size(url, len(content))
             system.makedirs(folder, exist_ok=True)
         name = f"chunk-{number:06d}.npz"
@@ -228,7 +230,7 @@ def read(url: str, *, namenode: str = "", **options: Any) -> DataSet:
 def _parse_chunk(file: Any, samples: Any, size: Any, digest: Any) -> Chunk:
     if not isinstance(file, str) or "/" in file or file in {"", ".", ".."}:
         raise ValueError(f"expected the name of a file in its folder, got {file!r}")
-    for value, maximum in ((samples, 2**40), (size, MAX_CHUNK_BYTES)):
+    for value, maximum in ((samples, _MAX_CHUNK_SAMPLES), (size, MAX_CHUNK_BYTES)):
         if not isinstance(value, int) or not 1 <= value <= maximum:
             raise ValueError(f"{file}: expected an integer from 1 to {maximum:,}, got {value!r}")
     return Chunk(file, samples, size, str(digest))
@@ -248,7 +250,10 @@ def _read(url: str, name: str, max_bytes: int, options: Mapping[str, Any]) -> by
 
 
 def _storage(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the file system of an address, and the folder in it; `TrainingError` isn't retried."""
+    """Return the file system of an address, and the folder in it.
+
+    Raise `TrainingError`, which isn't retried, if no installed package supports the storage.
+    """
     if any(f"{scheme}://" in url for scheme in _JVM_PROTOCOLS):
         _disable_jvm_signals()
     try:

@@ -1,7 +1,7 @@
 """Locality of chunks: how far a worker is from the replicas of a chunk.
 
-A data set may be on the disks of the machines that run the workers. A worker then gets chunks of
-its own host, or of its rack, if there are any (OASiS, footnote 2). Only HDFS reports locations.
+A data set may be on the disks of the machines that run the workers. Then a worker first gets chunks
+of its own host, and then of its rack (OASiS, footnote 2). Only HDFS reports locations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Distance(IntEnum):
     RACK = 1
     """Hosts of the worker's rack have all of the chunk."""
     REMOTE = 2
-    """Neither, or the location is unknown."""
+    """Neither is the case, or the location is unknown."""
 
 
 class Replica(NamedTuple):
@@ -67,7 +67,7 @@ class Localities:
         )
 
     def add_worker(self, worker: int, host: str, rack: str) -> None:
-        """Record the host and the rack of a worker, by default the storage's rack of the host."""
+        """Record a worker's host and rack; an empty rack means that the storage reports it."""
         self._workers[worker] = (_short(host), rack)
 
     def is_known(self, chunk: int) -> bool:
@@ -82,8 +82,8 @@ class Localities:
         host, rack = self._workers.get(worker, ("", ""))
         if host in location.hosts:
             return Distance.LOCAL
-        near = (rack or self._racks.get(host, "")) in location.racks
-        return Distance.RACK if near else Distance.REMOTE
+        is_near = (rack or self._racks.get(host, "")) in location.racks
+        return Distance.RACK if is_near else Distance.REMOTE
 
 
 def own_host_and_rack() -> tuple[str, str]:

@@ -11,11 +11,11 @@ from typing import Final
 
 from shadowprice.training.servers.locality import Distance
 
-MIN_WEIGHT: Final = 0.05  # weight of the newest value in a running mean, from the 20th value on
+MIN_WEIGHT: Final = 0.05  # minimum weight of the newest value in a running mean
 
 
 class RunningMean:
-    """The mean of the first 20 finite values in sequence, then exponentially weighted (0.05)."""
+    """A mean, exponentially weighted from the 20th value on; restarts after infinity or NaN."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -30,26 +30,26 @@ class RunningMean:
 
 
 class TrafficMeter:
-    """Bytes moved by a server, and the time in which at least one transfer (entered) was active."""
+    """Bytes moved, and the seconds with active transfers, which enter the meter as a context."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._moving = 0
-        self._since = 0.0
+        self._active = 0  # number of active transfers
+        self._since = 0.0  # moment up to which `seconds` counts
         self.bytes = 0
         self.seconds = 0.0
 
     def __enter__(self) -> TrafficMeter:
         with self._lock:
-            if not self._moving:
+            if not self._active:
                 self._since = time.monotonic()
-            self._moving += 1
+            self._active += 1
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._add_elapsed()
-            self._moving -= 1
+            self._active -= 1
 
     def add_bytes(self, size: int) -> None:
         """Count bytes that a transfer has moved; call it before the transfer ends."""
@@ -63,8 +63,8 @@ class TrafficMeter:
             return 8.0 * self.bytes / self.seconds if self.seconds > 0 else 0.0
 
     def _add_elapsed(self) -> None:
-        """Count the time up to now, also if other transfers continue; the caller has the lock."""
-        if self._moving:
+        """Count the time up to now, even if transfers continue; the caller holds the lock."""
+        if self._active:
             now = time.monotonic()
             self.seconds += now - self._since
             self._since = now
@@ -75,11 +75,11 @@ class LeaderMetrics:
     """Measurements of the leading server, in seconds, bytes, and bit/s while data moves."""
 
     gradient_bytes: int = 0
-    minibatch_time: RunningMean = field(default_factory=RunningMean)  # without exchange: tau
+    minibatch_time: RunningMean = field(default_factory=RunningMean)  # OASiS's tau: no exchange
     exchange_time: RunningMean = field(default_factory=RunningMean)  # push and pull
     update_time: RunningMean = field(default_factory=RunningMean)  # Astraea's G
-    worker_bandwidth: RunningMean = field(default_factory=RunningMean)  # b
-    ps_bandwidth: float = 0.0  # B, as far as workers used it
+    worker_bandwidth: RunningMean = field(default_factory=RunningMean)  # OASiS's b
+    ps_bandwidth: float = 0.0  # OASiS's B, as far as workers used the bandwidth
     staleness: RunningMean = field(default_factory=RunningMean)  # mini-batches from pull to push
     max_staleness: int = 0
     loss: RunningMean = field(default_factory=RunningMean)

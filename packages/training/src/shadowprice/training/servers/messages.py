@@ -17,16 +17,19 @@ class PeerLostError(Exception):
 class MessageKind(IntEnum):
     """Kind of a message."""
 
-    # Worker to leader: request for the next assignment. The first one has the worker's host and
-    # rack as its payload, in JSON.
+    # Worker to leader: request for the next assignment. The payload of a worker's first request is
+    # its host and rack, in JSON.
     NEXT = 1
     PUSH = 2  # worker to server: the server's slice of a gradient, which counts once committed
-    COMMIT = 3  # worker to leader: all servers have received the gradient; accept it
+    # Worker to leader: accept the gradient, which all servers have. The numbers are the loss, the
+    # seconds of computing and of exchange, the bytes moved, and the version of the parameters.
+    COMMIT = 3
     PULL = 4  # worker to server: request for the server's parameters at this version or later
     BYE = 5  # worker to server: the worker's last message
 
-    WORK = 11  # response to NEXT: an assignment
-    DONE = 12  # response to NEXT: training is done; index 1 marks the worker that shows the result
+    WORK = 11  # response to NEXT: the numbers are the fields of `assignment.Work` except the token
+    # Response to NEXT: training is done; index 1 marks the worker that reports the result.
+    DONE = 12
     STOP = 13  # response to NEXT and COMMIT: exit; the leader has all committed state
     STAGED = 14  # response to PUSH: received
     TAKEN = 15  # response to COMMIT: the gradient is accepted
@@ -44,14 +47,14 @@ class MessageKind(IntEnum):
 
 @dataclass(slots=True)
 class Message:
-    """One message. Its token and index are the `assignment.Key` of the work that it is about."""
+    """One message; token and index are the `assignment.Key` of a gradient."""
 
     kind: MessageKind
     token: int = 0
     index: int = 0
     version: int = 0  # number of mini-batches, or steps, in the parameters
     numbers: tuple[float, ...] = ()  # other content, at most `pairs.MAX_HEADER_NUMBERS` values
-    payload: Any = None  # 1-D tensor; a received one is valid until the next of its kind
+    payload: Any = None  # 1-D tensor; valid until the link receives the next message of this kind
 
 
 class Link(Protocol):
@@ -93,7 +96,7 @@ class LocalLink:
     def receive(self, into: Any = None) -> Message:
         """Return the next message; see `Link.receive`."""
         message = self._incoming.get()
-        if message is None:
+        if message is None:  # `close` was called; keep the mark for the next call
             self._incoming.put(None)
             raise PeerLostError("the link was closed")
         assert isinstance(message, Message)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
+
+# Each use of the seed has a stream of random numbers; 0 and 1 are those of `training.sampling`.
+_CHUNKS_STREAM: Final = 2
+_SAMPLES_STREAM: Final = 3
 
 
 class ChunkOrder:
@@ -39,10 +44,14 @@ class ChunkOrder:
             yield chunk, self.within(epoch, chunk)[indices]
 
     def _chunks(self, epoch: int) -> tuple[int, ...]:
-        generator = np.random.default_rng(np.random.SeedSequence((self._seed, 2, epoch)))
+        generator = _generator(self._seed, _CHUNKS_STREAM, epoch)
         return tuple(int(chunk) for chunk in generator.permutation(len(self._samples)))
 
     def _within(self, epoch: int, chunk: int) -> Indices:
-        generator = np.random.default_rng(np.random.SeedSequence((self._seed, 3, epoch, chunk)))
+        generator = _generator(self._seed, _SAMPLES_STREAM, epoch, chunk)
         order: Indices = generator.permutation(self._samples[chunk])
         return order
+
+
+def _generator(*key: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(key))

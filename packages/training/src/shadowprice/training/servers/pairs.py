@@ -1,15 +1,16 @@
 """Links between processes: one process group of `torch.distributed` per worker and server.
 
-One common group would not do. It can't start if one process is missing, and it can't receive from
-any source once a process is gone. A group of two ends at once with either process, and affects
-only that pair.
+One group of all processes would not start if one process is missing, and could not receive from any
+process once one is gone. A group of two ends at once with either process, and only affects this
+pair.
 
-On one machine, tensors go through shared memory. If both processes have GPUs and the backend says
-so, NCCL moves the tensors, and only headers use the group.
+A message is a header with its numbers, and perhaps a tensor, its payload. On one machine, gradients
+and parameters go through shared memory. With the backend ``nccl``, they move between GPUs. All
+other payloads use the group, as headers do.
 
-NCCL does little else: a receive blocks its stream until the tensor comes, and NCCL doesn't notice
-the death of a process. So headers stay with gloo, which waits on the CPU and reports a death at
-once. NCCL moves a tensor only after its header has announced it.
+NCCL isn't used for headers: a receive blocks its stream until the tensor comes, and NCCL doesn't
+notice the death of a process. Gloo waits on the CPU and reports a death at once. So NCCL moves a
+tensor only after its header has announced it.
 """
 
 from __future__ import annotations
@@ -32,23 +33,25 @@ from shadowprice.training.generation import nccl_here, no_backend, own_device
 from shadowprice.training.servers.measuring import TrafficMeter
 from shadowprice.training.servers.messages import Message, MessageKind, PeerLostError
 
-# No timeout: a worker computes as long as necessary, and the other's death ends a wait.
+# No timeout: a worker computes as long as necessary, and the death of its peer ends a wait.
 _FOREVER: Final = timedelta(days=3650)
 _TRANSFER_TIMEOUT_SECONDS: Final = 60.0  # plus the time at `_MIN_BYTES_PER_SECOND`
 _MIN_BYTES_PER_SECOND: Final = 10e6  # bandwidth below which a tensor counts as lost
-_MIN_POLL_SECONDS: Final = 20e-6
-_MAX_POLL_SECONDS: Final = 1e-3  # seconds between two polls of a transfer, at first and later
+_MIN_POLL_SECONDS: Final = 20e-6  # seconds between the first two polls of a transfer
+_MAX_POLL_SECONDS: Final = 1e-3  # seconds between later polls
 
-# Keeps torch from watching groups in a thread of its own, which would end a server's process when a
-# worker dies. `TensorTransport` waits for each operation itself and gets its errors.
+# Without it, torch watches groups in a thread, which would end a server's process when a worker
+# dies. `TensorTransport` waits for each operation itself and gets its errors.
 _NCCL_ENVIRONMENT: Final = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
 
 MAX_HEADER_NUMBERS: Final = 24  # limit of the numbers in a message
-_FIXED: Final = 7
+_FIXED: Final = 7  # number of other values in a header
+# Routes of a payload: with the header's group, in shared memory, between GPUs.
 _INLINE: Final = 1
 _SHARED: Final = 2
-_TRANSPORT: Final = 3  # how a payload travels: inline, in shared memory, between GPUs
-_MIN_SHARED_BYTES: Final = 4096  # of a payload for shared memory; below, it saves nothing
+_TRANSPORT: Final = 3
+_ROUTES: Final = 10  # exclusive limit of routes, which share a value with the type
+_MIN_SHARED_BYTES: Final = 4096  # payload size below which shared memory saves nothing
 
 _TYPES: Final = (
     torch.uint8,
@@ -59,12 +62,13 @@ _TYPES: Final = (
     torch.bfloat16,
 )
 
-# Messages for shared memory, where the next one each way overwrites the last, or a GPU transport. A
-# worker waits for only one of the two kinds at a time, so they never block each other there.
+# Kinds of messages whose payloads use shared memory or a GPU transport. In shared memory, the next
+# payload in the same direction overwrites the last. Workers have only one of these exchanges at a
+# time, so the payloads neither overwrite nor block each other.
 _LARGE_KINDS: Final = (MessageKind.PUSH, MessageKind.VALUES)
 
 _CPU: Final = torch.device("cpu")
-_MARK_BYTES: Final = 32
+_MARK_BYTES: Final = 32  # size of the mark by which shared memory is recognized
 
 
 class TensorTransport:
@@ -76,7 +80,7 @@ class TensorTransport:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def meet(self, timeout: timedelta) -> None:
-        """Move a byte each way, so that NCCL connects both directions while the store exists."""
+        """Move a byte each way, because NCCL needs the store for the first transfer."""
         byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
         operations = [self._group.send, self._group.recv]
         with self._on_own_stream():
@@ -121,7 +125,7 @@ class TensorTransport:
 
     @contextlib.contextmanager
     def _on_own_stream(self) -> Any:
-        """Run transfers on a stream of their own, because they may wait for another process."""
+        """Run transfers on their own CUDA stream, because they may wait for another process."""
         if self._stream is None:
             yield
             return
@@ -139,14 +143,14 @@ def create_nccl_transport(store: Any, rank: int) -> TensorTransport:
     for name, value in _NCCL_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     options = dist.ProcessGroupNCCL.Options()
-    options._timeout = _FOREVER  # `TensorTransport` has limits of its own
+    options._timeout = _FOREVER  # `TensorTransport` has its own timeouts
     return TensorTransport(dist.ProcessGroupNCCL(store, rank, 2, options), rank, own_device())
 
 
 TRANSPORTS: Final[dict[str, Callable[[Any, int], TensorTransport]]] = {
     "nccl": create_nccl_transport
 }
-"""Constructors of transports by backend; with gloo, tensors travel with their headers."""
+"""Constructors of transports by backend; gloo needs none, because the group moves its tensors."""
 
 
 def transport_device(backend: str) -> Any:
@@ -159,8 +163,8 @@ def transport_device(backend: str) -> Any:
 class SharedMemoryBuffer:
     """Memory that two processes of one machine share, half of it for each direction.
 
-    It has no name in a file system, so it disappears with the processes, however they end. The
-    mapping starts with a mark.
+    It has no name in a file system, so it disappears with the processes, however they end. It
+    starts with random bytes, the mark: the same path on another machine is other memory.
     """
 
     def __init__(self, mapped: mmap.mmap, *, first: bool) -> None:
@@ -207,21 +211,21 @@ class SharedMemoryBuffer:
 
 
 class PairLink:
-    """One end of a group of two, with tensors through ``wire`` if there is one."""
+    """One end of a group of two; gradients and parameters use ``transport`` if there is one."""
 
-    def __init__(self, group: Any, rank: int, wire: TensorTransport | None = None) -> None:
+    def __init__(self, group: Any, rank: int, transport: TensorTransport | None = None) -> None:
         self._group = group
         self._other = 1 - rank
-        self._wire = wire
-        self.device = _CPU if wire is None else wire.device  # device of gradients and parameters
+        self._transport = transport
+        self.device = _CPU if transport is None else transport.device  # of gradients and parameters
         self.memory: SharedMemoryBuffer | None = None
         self.traffic = TrafficMeter()  # meter of moved bytes, which several links may share
-        self._received: dict[MessageKind, Any] = {}
+        self._received: dict[MessageKind, Any] = {}  # reused tensors for payloads
 
     @property
-    def wired(self) -> bool:
-        """Whether gradients and parameters travel through a GPU transport."""
-        return self._wire is not None
+    def has_transport(self) -> bool:
+        """Whether gradients and parameters move between GPUs."""
+        return self._transport is not None
 
     def send(self, message: Message) -> None:
         """Send a message; see `messages.Link.send`."""
@@ -234,13 +238,13 @@ class PairLink:
         route = self._route(message.kind, size)
         header = torch.zeros(_FIXED + MAX_HEADER_NUMBERS, dtype=torch.float64)
         fixed = (message.kind, message.token, message.index, message.version)
-        rest = (size, 10 * type_index + route, len(message.numbers), *message.numbers)
+        rest = (size, _ROUTES * type_index + route, len(message.numbers), *message.numbers)
         values = torch.tensor((*fixed, *rest), dtype=torch.float64)
         header[: len(values)] = values
         try:
             with self.traffic:
                 if route == _TRANSPORT:
-                    self._wire.send(content, lambda: self._announce(header))  # type: ignore[union-attr]
+                    self._transport.send(content, lambda: self._announce(header))  # type: ignore[union-attr]
                 else:
                     if route == _SHARED:  # before the header, which allows the receiver to read
                         self.memory.outgoing[:size].copy_(content)  # type: ignore[union-attr]
@@ -254,7 +258,7 @@ class PairLink:
     def _route(self, kind: MessageKind, size: int) -> int:
         if kind not in _LARGE_KINDS or not size:
             return _INLINE
-        if self._wire is not None:
+        if self._transport is not None:
             return _TRANSPORT
         shared = self.memory is not None and _MIN_SHARED_BYTES <= size <= self.memory.capacity
         return _SHARED if shared else _INLINE
@@ -265,10 +269,10 @@ class PairLink:
         try:
             self._group.recv([header], self._other, 0).wait(_FOREVER)
             values = header.tolist()
-            kind, token, index, version, size, coded, count = (
+            kind, token, index, version, size, type_and_route, count = (
                 int(value) for value in values[:_FIXED]
             )
-            type_index, route = divmod(coded, 10)
+            type_index, route = divmod(type_and_route, _ROUTES)
             payload = None
             if size:
                 with self.traffic:
@@ -283,9 +287,9 @@ class PairLink:
 
     def close(self) -> None:
         """Close this end; see `messages.Link.close`."""
-        if self._wire is not None:
-            self._wire.close()
-        self._group = self._wire = None
+        if self._transport is not None:
+            self._transport.close()
+        self._group = self._transport = None
 
     def _send_tensor(self, tensor: Any, tag: int) -> None:
         self._group.send([tensor.to(_CPU)], self._other, tag).wait(_FOREVER)
@@ -295,25 +299,25 @@ class PairLink:
         self._send_tensor(header, 0)
         self._group.recv([torch.empty(1)], self._other, 1).wait(_FOREVER)
 
-    def _receive_payload(self, kind: MessageKind, size: int, place: int, into: Any) -> Any:
+    def _receive_payload(self, kind: MessageKind, size: int, route: int, into: Any) -> Any:
         target = None if into is None else into.view(torch.uint8)
         if target is not None and target.numel() != size:
-            raise PeerLostError(f"{size} bytes came where {target.numel()} are expected")
-        if place == _SHARED and self.memory is not None:
+            raise PeerLostError(f"expected {target.numel()} bytes, got {size}")
+        if route == _SHARED and self.memory is not None:
             shared = self.memory.incoming[:size]
             if target is None:
                 return shared
             target.copy_(shared)
             return into
-        device = self.device if place == _TRANSPORT else _CPU
+        device = self.device if route == _TRANSPORT else _CPU
         direct = target is not None and target.device == device
         received = target if direct else self._received.get(kind)
         if received is None or received.numel() != size:
             received = torch.empty(size, dtype=torch.uint8, device=device)
             self._received[kind] = received
-        if place == _TRANSPORT and self._wire is not None:
-            self._wire.receive(received)
-            self._send_tensor(torch.zeros(1), 1)
+        if route == _TRANSPORT and self._transport is not None:
+            self._transport.receive(received)
+            self._send_tensor(torch.zeros(1), 1)  # the acknowledgement that `_announce` awaits
         else:
             self._group.recv([received], self._other, 1).wait(_FOREVER)
         if target is None:
@@ -328,36 +332,37 @@ def connect_pair(
 ) -> PairLink:
     """Return one end of a link, once the other process has connected under the same ``name``.
 
-    Raises `PeerLostError` if it doesn't in time, and `TrainingError` if torch lacks the backend.
+    Raises `PeerLostError` if the other process doesn't connect in time, and `TrainingError` if
+    torch lacks the backend.
     """
     transport_device(backend)  # fail before waiting for the other process
-    wire = None
+    transport = None
     try:
         group = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, timeout)
         if backend in TRANSPORTS:
-            wire = TRANSPORTS[backend](dist.PrefixStore(f"{name}-wire", store), rank)
-            wire.meet(timeout)
+            transport = TRANSPORTS[backend](dist.PrefixStore(f"{name}-wire", store), rank)
+            transport.meet(timeout)
     except RuntimeError as error:
         raise PeerLostError(
             f"{name}: the other process did not connect: {first_line(error)[:200]}"
         ) from error
-    return PairLink(group, rank, wire)
+    return PairLink(group, rank, transport)
 
 
 def offer_shared_memory(link: PairLink, capacity: int) -> bool:
-    """Offer shared memory to a worker; return whether the worker is on this machine."""
-    memory = SharedMemoryBuffer.make(capacity) if capacity and not link.wired else None
+    """Offer shared memory to a worker, none if ``capacity`` is 0; return whether it is shared."""
+    memory = SharedMemoryBuffer.make(capacity) if capacity and not link.has_transport else None
     address = b"" if memory is None else memory[1].encode()
     payload = torch.frombuffer(bytearray(address), dtype=torch.uint8) if address else None
     link.send(Message(MessageKind.OFFER, payload=payload))
-    taken = bool(link.receive().numbers[0])
-    if memory is not None and taken:
+    is_accepted = bool(link.receive().numbers[0])
+    if memory is not None and is_accepted:
         link.memory = memory[0]
-    return taken
+    return is_accepted
 
 
 def accept_shared_memory(link: PairLink) -> bool:
-    """Accept a server's offer of shared memory; return whether the server is on this machine."""
+    """Accept a server's offer of shared memory if possible; return whether it is shared."""
     message = link.receive()
     memory = None
     if message.payload is not None:

@@ -34,10 +34,10 @@ class Recipe:
     loss : callable
         `Loss`.
     optimizer : callable
-        Returns a `torch.optim.Optimizer` for a list of (name, parameter), as torch's own take them.
-        A server passes its pieces, each in one dimension, and empty ones for parameters that it
-        doesn't have. So the optimizer has to work element by element, as SGD and Adam do, and has
-        to select groups by name.
+        Returns a `torch.optim.Optimizer` for a list of (name, parameter), which torch's optimizers
+        accept. A server passes its pieces, each in one dimension, and empty parameters for those
+        that it doesn't have. So the optimizer has to work element by element, as SGD and Adam do,
+        and has to select groups by name.
     data : DataSet
         The data.
     epochs : int
@@ -66,7 +66,7 @@ class Recipe:
             object.__setattr__(self, name, number)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the fields that a checkpoint has to match, because its numbers mean samples."""
+        """Return the fields that a checkpoint must match, because they determine its samples."""
         digest = [[chunk.samples, chunk.digest] for chunk in self.data.chunks]
         return {"minibatch": self.minibatch, "seed": self.seed, "chunks": digest}
 
@@ -93,7 +93,7 @@ class Settings:
     ----------
     synchronous : bool
         Whether all workers share each mini-batch, so that the result is that of one worker.
-        Otherwise every worker has its own, and servers update with each push.
+        Otherwise every worker has its own mini-batches, and servers update with each of them.
     staleness : int or None
         Mini-batches that a worker may be ahead of the slowest worker with an assignment (stale
         synchronous parallel); None for no limit. Asynchronous only.
@@ -111,7 +111,7 @@ class Settings:
     report_every : float
         Seconds between reports of progress.
     keep : int
-        Chunks that a worker keeps in memory; 1 turns prefetching off.
+        Number of chunks that a worker keeps in memory; 1 turns prefetching off.
     shared_memory : bool
         Whether processes of one machine exchange tensors in shared memory.
     backend : str

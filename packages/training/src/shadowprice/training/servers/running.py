@@ -37,8 +37,9 @@ from shadowprice.training.servers.server import KIND, Leader, ParameterServer
 from shadowprice.training.servers.shard import Shard, State
 from shadowprice.training.servers.worker import Worker
 
-_SIGTERM_SPREAD_SECONDS: Final = 5.0  # within which all processes receive SIGTERM
-_THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0  # at most, for threads at exit
+_SIGTERM_SPREAD_SECONDS: Final = 5.0  # time within which all processes receive SIGTERM
+_THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0  # timeout for the threads of connections at exit
+_STOP_POLL_SECONDS: Final = 0.02  # seconds between polls while a blocking action runs
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class TrainingResult:
 
     ``model`` has the final parameters. ``minibatches`` is the number of mini-batches that trained
     them, or of steps in synchronous training. ``leads`` is true for exactly one worker, which
-    should report and save the model. ``measured`` has the metrics of the leading server if that is
-    in this process, otherwise it is empty.
+    should report and save the model. ``measured`` has the metrics of the leading server, if this
+    process also has that role; otherwise it is empty.
     """
 
     model: Any
@@ -63,14 +64,14 @@ def run(recipe: Recipe, settings: Settings | None = None) -> TrainingResult | No
     Outside a scheduler the process has both roles. The arguments are the same in every process.
     Returns the result of a worker, once training is done; None for a server. After SIGTERM, the
     process exits with status 143 once everything is saved. Raises `TrainingError` if the recipe is
-    invalid, data can't be read, or another process is gone. A server with open connections instead
-    logs the error and ends with status 1.
+    invalid, data can't be read, or another process is gone. If a server still has open connections,
+    it logs the error and ends with status 1 instead.
     """
     connection_threads: list[threading.Thread] = []
     try:
         outcome = _run_role(recipe, settings or Settings(), connection_threads)
     except SystemExit as leaving:
-        code = leaving.code  # as the interpreter counts it: a text is a failure
+        code = leaving.code  # like the interpreter, count a text as failure
         _join_or_exit(connection_threads, code if isinstance(code, int) else int(code is not None))
         raise
     except BaseException as error:
@@ -92,7 +93,7 @@ def _run_role(
     stop = jobs.StopSignal()
     try:
         if job.ps == 0:
-            workers = max(job.workers, generation.world)  # torchrun sets only the latter
+            workers = max(job.workers, generation.world)  # torchrun only sets the world size
             if workers > 1:
                 raise TrainingError(
                     f"{workers} workers, but no parameter server; add `ps` to the job. Without a "
@@ -177,7 +178,7 @@ def _run_ps(
             follower = _run_until_sigterm(partial(connect_pair, store, name, 1, timeout), stop)
             follower.send(restore)
             server.followers.append(follower)
-        # Wait until every follower has restored its state, so that a failure is noticed now.
+        # Wait until every follower has restored its state, so that a failure ends training here.
         for link in server.followers:
             _run_until_sigterm(link.receive, stop)
     else:
@@ -195,10 +196,10 @@ def _run_ps(
         )
 
     def connect(worker: int) -> PairLink:
-        # Each thread has a connection of its own to the store, because waiting for a worker that
-        # never comes blocks the connection.
-        own = store.clone()
-        link = connect_pair(own, _link_name(worker, job.rank), 1, timeout, settings.backend)
+        # Each thread has another connection to the store, because waiting for a worker that never
+        # comes blocks the connection.
+        own_store = store.clone()
+        link = connect_pair(own_store, _link_name(worker, job.rank), 1, timeout, settings.backend)
         offer_shared_memory(link, server.shard.values.nbytes if settings.shared_memory else 0)
         link.traffic = server.traffic
         return link
@@ -232,9 +233,9 @@ def serve_once_connected(
 def _join_or_exit(connection_threads: Sequence[threading.Thread], status: int) -> None:
     """Wait for a server's threads; if one still hangs, end the process at once.
 
-    A thread can't be ended while gloo waits for a message or closes a connection. An interpreter
-    that shuts down around it aborts. The thread that follows the leader is included, because it may
-    hold the last reference to its connection.
+    A thread can't be ended while gloo waits for a message or closes a connection, and shutting down
+    the interpreter meanwhile would abort the process. The thread that follows the leader is
+    included, because it may hold the last reference to its connection.
     """
     deadline = time.monotonic() + _THREAD_EXIT_TIMEOUT_SECONDS
     for thread in connection_threads:
@@ -244,7 +245,7 @@ def _join_or_exit(connection_threads: Sequence[threading.Thread], status: int) -
 
 
 def _exit(status: int) -> NoReturn:
-    """End this process without shutting the interpreter down."""
+    """End this process at once, without the interpreter's shutdown."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -292,17 +293,17 @@ def _link_name(worker: int, server: int) -> str:
 def _store(generation: Generation, settings: Settings) -> Any:
     """Return the store for the rendezvous, which is needed until all processes have connected.
 
-    On one machine the leading server hosts it, otherwise worker 0, whose address all have.
+    On one machine, the leading server hosts it; otherwise worker 0, whose address all have.
     """
     address, _, port = generation.address.rpartition(":")
     job = generation.job
     is_local = bind_to_loopback(address)  # in every process: it also sets gloo's interface
-    hosts = job.rank == 0 and job.role == ("ps" if is_local else "worker")
+    is_host = job.rank == 0 and job.role == ("ps" if is_local else "worker")
     try:
         return dist.TCPStore(
             address.strip("[]"),
             int(port),
-            is_master=hosts,
+            is_master=is_host,
             wait_for_workers=False,
             timeout=timedelta(seconds=settings.join),
         )
@@ -324,7 +325,7 @@ def _run_until_sigterm(action: Callable[[], Any], stop: Any) -> Any:
 
     threading.Thread(target=act, daemon=True).start()
     while not results:
-        if stop.wait(0.02):
+        if stop.wait(_STOP_POLL_SECONDS):
             _exit(jobs.STOPPED)
     if isinstance(results[0], BaseException):
         raise results[0]
@@ -335,7 +336,7 @@ def _run_until_sigterm(action: Callable[[], Any], stop: Any) -> Any:
 
 
 def _load_state_as_leader(recipe: Recipe, settings: Settings, restore: Message) -> State | None:
-    """Return, for a follower, the state that the leader restored; None if it restored none."""
+    """Return a follower's state, from the checkpoint that the leader restored; None without one."""
     if not restore.index:
         return None
     checkpoint = checkpoints.load(step=restore.version)
@@ -355,7 +356,7 @@ def _load_state(recipe: Recipe, settings: Settings) -> State | None:
 
 
 def _checked_state(checkpoint: checkpoints.Restored, recipe: Recipe, settings: Settings) -> State:
-    """Return the state of a checkpoint; raise `TrainingError` if it is of another training."""
+    """Return the state of a checkpoint; raise `TrainingError` if it belongs to another training."""
     checkpoint.check_kind(KIND)
     state = checkpoint.state
     if state["synchronous"] != settings.synchronous:

@@ -32,7 +32,8 @@ _LEAVE_TIMEOUT_SECONDS: float = 10.0
 class ParameterServer:
     """A parameter server; ``version`` is the number of mini-batches in its shard.
 
-    With ``keeps``, as in synchronous training, a worker may have several staged gradients.
+    A staged gradient was pushed, but isn't accepted yet. With ``keeps``, as in synchronous
+    training, a worker may have several of them.
     """
 
     def __init__(self, shard: Shard, version: int, *, keeps: bool) -> None:
@@ -85,8 +86,9 @@ class ParameterServer:
     def _stage(self, worker: int, key: Key, gradient: Any) -> None:
         with self.changed:
             if not self._keeps:  # the worker's previous gradient is accepted or refused by now
-                self._staged.pop(self._last_pushed.get(worker, (0, 0)), None)
+                self._staged.pop(self._last_pushed.get(worker, (0, 0)), None)  # tokens are from 1
                 self._last_pushed[worker] = key
+            # The worker's next push overwrites a received payload.
             self._staged[key] = gradient.clone() if self._keeps else gradient
 
     def _send_parameters(self, version: int, link: Link) -> None:
@@ -119,7 +121,7 @@ class ParameterServer:
         self.changed.notify_all()
 
     def follow(self, link: Link) -> None:
-        """Execute the leader's messages until training ends; runs in a thread of its own."""
+        """Execute the messages of the leader until training ends; runs in a thread of its own."""
         ended = "stop"
         try:
             while True:
@@ -157,8 +159,8 @@ class Leader(ParameterServer):
     """The first parameter server, which supervises the job.
 
     A gradient counts once its commit is accepted. Commits are accepted under one lock, so all
-    servers apply the same gradients in the same order. The states of all servers at one version
-    therefore include the same mini-batches.
+    servers apply the same gradients in the same order. So the states of all servers at one version
+    include the same mini-batches.
     """
 
     def __init__(
@@ -188,16 +190,16 @@ class Leader(ParameterServer):
         self._assigner = assigner
         self._localities = localities
         self._workers = workers
-        self._live: set[int] = set()
-        self._joined: set[int] = set()
-        self._last_requests: dict[int, float] = {}
-        self._waiting: set[int] = set()  # for an assignment or for slower workers
+        self._live: set[int] = set()  # connected workers
+        self._joined: set[int] = set()  # workers that have connected, or failed to do so in time
+        self._last_requests: dict[int, float] = {}  # monotonic time by worker
+        self._waiting: set[int] = set()  # workers that wait for an assignment or slower workers
         self._timeout = settings.patience
         self._progress_clocks: dict[int, int] = {}  # committed mini-batches by worker
-        self._buffers: dict[Key, Any] = {}
-        self._losses: dict[Key, float] = {}
+        self._buffers: dict[Key, Any] = {}  # changes of buffers by accepted gradients
+        self._losses: dict[Key, float] = {}  # of accepted gradients
         self._has_assigned = False  # whether any work was assigned in this generation
-        self._result_worker: int | None = None  # which shows the result; None before
+        self._result_worker: int | None = None  # reports the result; None until it is chosen
         if recipe.data.has_locations and not settings.synchronous and not assigner.finished:
             # In a thread, because locations must not delay training.
             threading.Thread(target=self._locate, args=(assigner.epoch,), daemon=True).start()
@@ -224,12 +226,12 @@ class Leader(ParameterServer):
         super().serve(worker, link)
 
     def on_worker_absent(self, worker: int) -> None:
-        """Count a worker as joined, because training must not wait for it any longer."""
+        """Count a worker as joined, so that training doesn't wait for it any longer."""
         with self.changed:
             self._joined.add(worker)
 
     def on_worker_left(self, worker: int) -> None:
-        """Release the assignments of a worker, so that another can process them."""
+        """Release the assignments of a worker, so that other workers get them."""
         with self.changed:
             self._live.discard(worker)
             self._assigner.release_worker(worker)
@@ -274,8 +276,8 @@ class Leader(ParameterServer):
                         self.measured.distances[distance] += 1
                     self._last_requests[worker] = time.monotonic()
                     clock = self._progress_clocks.get(worker, 0)
-                    # A worker that was idle has a low clock; raising it prevents that all others
-                    # wait for it.
+                    # A worker that was idle has a low clock. It is raised, so that the others
+                    # don't wait for this worker.
                     self._progress_clocks[worker] = max(clock, self._slowest_clock(worker) or 0)
                     numbers = (work.epoch, work.chunk, work.first, work.last, work.ahead)
                     numbers_sent = tuple(map(float, numbers))
@@ -284,7 +286,7 @@ class Leader(ParameterServer):
             return Message(MessageKind.STOP)
 
     def _is_result_worker(self, worker: int) -> bool:
-        """Return whether a worker shows the result: the first one, or another if that is silent."""
+        """Return whether a worker reports the result: the first, or another if that is silent."""
 
         def is_chosen() -> bool:
             return self._result_worker is not None or worker == min(self._live, default=worker)
@@ -311,7 +313,7 @@ class Leader(ParameterServer):
             self._losses[key] = message.numbers[0]
             if message.payload is not None:
                 self._buffers[key] = message.payload.clone()
-            if keys:
+            if keys:  # empty before the last share of a step
                 self._apply_everywhere(keys)
             self._progress_clocks[worker] = self._progress_clocks.get(worker, 0) + 1
             self._wait_if_ahead(worker)
@@ -327,16 +329,16 @@ class Leader(ParameterServer):
         changes = [self._buffers.pop(key) for key in keys if key in self._buffers]
         if changes:
             self.shard.apply_buffer_changes(changes)
-        number = self.version
+        minibatch = self.version  # its number, from 0
         self.apply(keys)
         self.measured.update_time.add(time.monotonic() - start)
         loss = sum(self._losses.pop(key) for key in keys)
         self.measured.loss.add(loss)
         jobs.record_step(self.version)
-        self._settings.observe(number, loss)
+        self._settings.observe(minibatch, loss)
 
     def _wait_if_ahead(self, worker: int) -> None:
-        """Block a worker while it is too far ahead of the slowest one."""
+        """Block a worker while it is too far ahead of the slowest other worker."""
         limit = self._settings.staleness
         if limit is None or self._settings.synchronous:
             return
@@ -370,9 +372,10 @@ class Leader(ParameterServer):
 
     # ------------------------------------------------------------------ main loop
 
-    def lead(self, stop: Any) -> str:
+    def lead(self, stop: jobs.StopSignal) -> str:
         """Supervise the job until it is done or SIGTERM comes; return ``done`` or ``stop``."""
-        saved_at = reported_at = occupied_at = time.monotonic()
+        saved_at = reported_at = time.monotonic()
+        occupied_at = time.monotonic()  # when a worker was last connected or still expected
         finished_at = float("inf")
         while True:
             with self.changed:
@@ -440,7 +443,7 @@ class Leader(ParameterServer):
                 self.changed.notify_all()
 
     def _increase_timeout(self, worker: int, silence: float) -> None:
-        """Increase the timeout, because slow workers' work would be reassigned forever."""
+        """Increase the timeout, so that the work of slow workers isn't reassigned forever."""
         self._timeout = max(self._timeout, 2.0 * silence)
         say(
             f"worker {worker} took {silence:.3g} s for a mini-batch that was reassigned meanwhile; "

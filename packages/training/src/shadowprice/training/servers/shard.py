@@ -24,7 +24,7 @@ def build_seeded_model(recipe: Recipe) -> Any:
 
 
 def trainable_parameters(model: Any) -> list[tuple[str, Any]]:
-    """Return names and values of the trainable parameters, which have one floating-point type."""
+    """Return the trainable parameters; raise `TrainingError` unless they have one float type."""
     parameters = [
         (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
     ]
@@ -59,13 +59,14 @@ def flattened_buffers(model: Any) -> Any:
 
 
 def set_buffers(model: Any, values: Any) -> None:
-    """Set a model's buffers from flat values, without rounding equal integers to float64."""
+    """Set a model's buffers from flat float64 values."""
     start = 0
     for buffer in real_buffers(model):
         part = values[start : start + buffer.numel()].view(buffer.shape).to(buffer.device)
         start += buffer.numel()
         with torch.no_grad():
             rounded = part if buffer.is_floating_point() else part.round()
+            # Elements that are equal in float64 stay: large integers would lose digits.
             buffer.copy_(
                 torch.where(buffer.to(torch.float64) == part, buffer, rounded.to(buffer.dtype))
             )
@@ -97,7 +98,7 @@ class Shard:
         parts = self.values.split([piece.size for piece in self.pieces])
         self._views = [torch.nn.Parameter(part) for part in parts]
         own = {item.name: view for item, view in zip(self.pieces, self._views, strict=True)}
-        # Parameters without elements here are included, so that no parameter group is empty.
+        # The optimizer first gets all parameters, because a parameter group must not be empty.
         named_parameters = [
             (name, own.get(name, torch.nn.Parameter(self.values[:0]))) for name, _ in layout.sizes
         ]
@@ -105,13 +106,13 @@ class Shard:
         self._drop_parameters(
             {id(item) for _, item in named_parameters} - {id(item) for item in self._views}
         )
-        self._rates = [group["lr"] for group in self._optimizer.param_groups]
-        self._checked = False
+        self._initial_rates = [group["lr"] for group in self._optimizer.param_groups]
+        self._is_checked = False
         if state is not None:
             self._restore(state)
 
     def _drop_parameters(self, others: set[int]) -> None:
-        """Remove parameters from the optimizer that aren't here, because they get no gradient."""
+        """Remove the parameters of other servers from the optimizer: they get no gradients here."""
         for group in self._optimizer.param_groups:
             kept = [
                 index
@@ -125,25 +126,25 @@ class Shard:
                 group[key] = [group[key][index] for index in kept]
 
     def apply(self, gradients: Sequence[Any], minibatch: int) -> None:
-        """Update the parameters once by the sum of gradients, as that mini-batch of the job."""
+        """Update the parameters by the sum of gradients; ``minibatch`` is its number in the job."""
         total = sum(gradients[1:], gradients[0])
         for view, part in zip(self._views, total.split([*map(len, self._views)]), strict=True):
             view.grad = part
         factor = self._schedule(minibatch)
-        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+        for group, rate in zip(self._optimizer.param_groups, self._initial_rates, strict=True):
             group["lr"] = rate * factor
         self._optimizer.step()
-        if not self._checked:
+        if not self._is_checked:  # optimizers create their state in the first step
             self._check()
 
     def apply_buffer_changes(self, changes: Sequence[Any]) -> None:
         """Update the buffers by a mini-batch's or step's changes, as workers push them.
 
         A change is as long as the buffers, or twice as long if a worker's buffers were not all
-        finite. The second half is then 1 where it holds the new value instead of the difference.
+        finite. In the second half, 1 marks an element that is the new value, not a difference.
         """
         total, size = sum(changes[1:], changes[0]), len(self.buffers)
-        # The worker says so, because another worker's value may have made the buffer finite since.
+        # Workers send these marks, because another worker may have made the buffer finite since.
         replaced = total[size:] > 0 if len(total) > size else torch.zeros(size, dtype=torch.bool)
         self.buffers = torch.where(replaced, total[:size], self.buffers + total[:size])
 
@@ -162,7 +163,7 @@ class Shard:
         }
 
     def _check(self) -> None:
-        """Refuse optimizers whose state isn't element-wise, or that a checkpoint can't hold."""
+        """Refuse an optimizer if its state isn't element-wise, or a checkpoint can't hold it."""
         for view in self._views:
             for name, value in self._optimizer.state.get(view, {}).items():
                 if torch.is_tensor(value) and value.dim() and value.shape != view.shape:
@@ -176,7 +177,7 @@ class Shard:
             for state in self._optimizer.state.values()
         ]
         checkpoints.serialize({"optimizer": kept})
-        self._checked = True
+        self._is_checked = True
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         parameters, optimizer = state["parameters"], state["optimizer"]
@@ -241,8 +242,8 @@ def merge_shards(states: Sequence[Mapping[str, Any]]) -> State:
 def _joined(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     joined: dict[str, Any] = {}
     for name, value in parts[0].items():
-        divided = torch.is_tensor(value) and value.dim()
-        joined[name] = torch.cat([part[name] for part in parts]) if divided else value
-        if torch.is_tensor(joined[name]):
+        is_divided = torch.is_tensor(value) and value.dim()
+        joined[name] = torch.cat([part[name] for part in parts]) if is_divided else value
+        if torch.is_tensor(joined[name]):  # copied, because training continues during the save
             joined[name] = joined[name].clone()
     return joined

@@ -32,6 +32,10 @@ from shadowprice.training.servers.shard import (
 
 _STOP_POLL_SECONDS: Final = 0.1  # seconds between polls of the stop signal while a worker waits
 
+# Streams of random numbers for a mini-batch, and for a part of a step; see `ordering`.
+_MINIBATCH_STREAM: Final = 4
+_PART_STREAM: Final = 5
+
 Batch = Mapping[str, Any]
 
 
@@ -49,7 +53,7 @@ class ChunkPrefetcher:
             return
         future: Future[Arrays] = Future()
         self._futures[number] = future
-        # One daemon thread per chunk: a fetch that hangs delays neither others nor the exit.
+        # One daemon thread per chunk: a fetch that hangs delays neither other fetches nor the exit.
         threading.Thread(target=self._fetch_into, args=(number, future), daemon=True).start()
         while len(self._futures) > self._keep:
             self._futures.popitem(last=False)
@@ -63,7 +67,7 @@ class ChunkPrefetcher:
         """Wait for a chunk, and return it; exit on SIGTERM even if the storage hangs."""
         prefetched = self._futures.get(number)
         if prefetched is not None and prefetched.done() and prefetched.exception() is not None:
-            del self._futures[number]  # a prefetch that failed: the storage may be back
+            del self._futures[number]  # retry a failed prefetch, because the storage may be back
         self.want(number)
         self._futures.move_to_end(number)
         future = self._futures[number]
@@ -84,10 +88,10 @@ class ChunkPrefetcher:
 
 
 class Worker:
-    """One worker, with links to all servers, the leading one first; ``stop`` is true on SIGTERM."""
+    """One worker, with links to all servers, first the leading server."""
 
     def __init__(
-        self, recipe: Recipe, settings: Settings, links: Sequence[Link], stop: Any
+        self, recipe: Recipe, settings: Settings, links: Sequence[Link], stop: jobs.StopSignal
     ) -> None:
         self._recipe, self._settings, self._links, self._stop = recipe, settings, links, stop
         self._device = torch.device(settings.device) if settings.device else own_device()
@@ -111,10 +115,11 @@ class Worker:
         self._order = recipe.order()
         self._steps = recipe.steps(settings.parts)
         self._chunks = ChunkPrefetcher(recipe.data.fetch, settings.keep)
-        # Whether this worker shows the result; the leading server chooses one worker at the end.
+        # Whether this worker reports the result; the leading server chooses one worker at the end.
         self.leads = False
-        self._version = -1
-        self._wanted = 0
+        self._version = -1  # of the pulled parameters; -1 before the first pull
+        self._wanted = 0  # version of the parameters that the next mini-batch needs
+        # Since the last push: seconds, and bytes.
         self._computing = self._exchanging = 0.0
         self._moved = 0
         self._due = 0.0  # earliest commit time of a mini-batch, given its minimum time
@@ -153,7 +158,7 @@ class Worker:
             self._pull()
             indices = self._order.minibatch(work.epoch, work.chunk, index, self._recipe.minibatch)
             batch = {name: torch.from_numpy(array[indices]) for name, array in arrays.items()}
-            key = (self._recipe.seed, 4, work.epoch, work.chunk, index)
+            key = (self._recipe.seed, _MINIBATCH_STREAM, work.epoch, work.chunk, index)
             self._gradient.zero_()
             loss, change = self._compute_gradient(batch, 1.0, key)
             self._wait_for_pace()
@@ -166,11 +171,11 @@ class Worker:
         self._pull()
         self._gradient.zero_()
         loss, changes = 0.0, torch.zeros_like(self._buffers)
-        # In synchronous training, ``work.chunk`` is the step.
-        for part in self._steps.split_step(work.chunk)[work.first : work.last]:
+        step = work.chunk  # in synchronous training
+        for part in self._steps.split_step(step)[work.first : work.last]:
             # `part.samples` are positions in the epoch's order.
             batch = self._batch_at(work.epoch, part.samples)
-            key = (self._recipe.seed, 5, work.chunk, part.number)
+            key = (self._recipe.seed, _PART_STREAM, step, part.number)
             part_loss, change = self._compute_gradient(batch, part.weight, key)
             loss, changes = loss + part_loss, changes + change
         self._wait_for_pace()
@@ -183,7 +188,7 @@ class Worker:
             for name, array in self._chunks.fetch(chunk, self._stop).items():
                 rows.setdefault(name, []).append(array[indices])
         order = self._order.chunks(epoch)
-        position = order.index(chunk)
+        position = order.index(chunk)  # of the last chunk with one of the samples
         if position + 1 < len(order):
             self._chunks.prefetch_if_room(order[position + 1])
         return {name: torch.from_numpy(np.concatenate(parts)) for name, parts in rows.items()}
@@ -195,6 +200,7 @@ class Worker:
     ) -> tuple[float, Any]:
         """Add the gradient of samples, seeded by ``key``; return loss and buffers' change."""
         started = time.monotonic()
+        # Shifted, because seeds of torch are below 2^63.
         seed_all(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
         if len(self._buffers):
             set_buffers(self.model, self._buffers)
@@ -214,7 +220,7 @@ class Worker:
     # ------------------------------------------------------------------ minimum time per mini-batch
 
     def _set_pace(self) -> None:
-        """Start a mini-batch's minimum time when the last one's ended, so it includes the push."""
+        """Start a mini-batch's minimum time when the last one's ends, so it includes the push."""
         pace, now = self._settings.pace, time.monotonic()
         start = self._due if 0.0 <= now - self._due < pace else now
         self._due = start + pace
@@ -285,5 +291,5 @@ class Worker:
     def _receive(self, link: Link, kind: MessageKind, into: Any = None) -> Message:
         response = link.receive(into)
         if response.kind is not kind:
-            raise PeerLostError(f"a server said {response.kind.name} for {kind.name}")
+            raise PeerLostError(f"expected {kind.name} from a server, got {response.kind.name}")
         return response

@@ -1,4 +1,4 @@
-"""The version of a new database, which the store creates from ``tables`` without a migration."""
+"""The first version, in which the store creates a new database from ``tables``."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Do nothing: no database is older than this version."""
+    """Do nothing, because no database has an older version."""

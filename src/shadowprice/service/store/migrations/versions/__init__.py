@@ -1,1 +1,1 @@
-"""One module a version of the store."""
+"""Migrations, one module for each version of the tables."""
