@@ -40,18 +40,18 @@ class ExecutorInfo:
 EXECUTORS: Final[Mapping[str, ExecutorInfo]] = {
     "local": ExecutorInfo(
         "local",
-        "processes on this machine, its servers slices of it",
+        "processes on this machine; the servers are slices of it",
         "shadowprice.executors.local.executor:LocalExecutor",
     ),
     "ray": ExecutorInfo(
         "ray",
-        "actors of a Ray cluster, its nodes the servers",
+        "actors of a Ray cluster; its nodes are the servers",
         "shadowprice.executors.ray.executor:RayExecutor",
         needs="ray",
     ),
     "kubernetes": ExecutorInfo(
         "kubernetes",
-        "pods of a Kubernetes cluster, its nodes the servers",
+        "pods of a Kubernetes cluster; its nodes are the servers",
         "shadowprice.executors.kubernetes.executor:KubernetesExecutor",
         needs="kubernetes_asyncio",
     ),

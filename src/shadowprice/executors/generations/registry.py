@@ -316,7 +316,7 @@ class RemoteGeneration(TrackedGeneration):
     @property
     def task_description(self) -> str:
         """Description of the `driving` task, for people."""
-        return f"carrying generation {self.number} of {self.job!r} on"
+        return f"running generation {self.number} of {self.job!r}"
 
     def set_plan(self, plan: dict[str, Any]) -> None:
         """Copy the executor's part of a plan; an empty plan changes nothing."""

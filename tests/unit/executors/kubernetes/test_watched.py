@@ -60,7 +60,7 @@ def test_a_generation_is_carried_on_again(
                     == Receipt.ACCEPTED
                 )
                 await wait_until_async(lambda: met > 2)
-                said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
+                said = "running generation 1 of 'job' failed: KeyError: 'a bug'"
                 assert executor.health_error == said
             await wait_until_async(lambda: executor.health_error is None)
             await wait_until_async(lambda: any(isinstance(report, Started) for report in reports))
