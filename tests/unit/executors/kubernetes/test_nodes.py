@@ -132,11 +132,11 @@ def test_a_node_that_is_not_ready_or_off_is_known_to_be() -> None:
     item = node()
     item["status"]["conditions"][0]["status"] = "Unknown"
     assert not node_view(item).ready
-    assert not node_view(item).off
+    assert not node_view(item).out_of_service
     item["spec"]["taints"] = [
         {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute", "value": "off"}
     ]
-    assert node_view(item).off
+    assert node_view(item).out_of_service
 
 
 @pytest.mark.parametrize(
