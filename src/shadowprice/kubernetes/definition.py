@@ -278,7 +278,6 @@ class _Converter:
         return document if description is None else {"description": description, **document}
 
     def _resolve(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Resolve references and nullable types."""
         while True:
             if "$ref" in schema:
                 schema = self._models[schema["$ref"].rpartition("/")[2]]
@@ -370,7 +369,6 @@ class _Converter:
 
 
 def _union(choices: list[Mapping[str, Any]], path: str) -> Document:
-    """Return the schema of a value that may have several types."""
     types = {choice.get("type") for choice in choices}
     if any(choice.get("format") == "double" for choice in choices):
         return {"x-kubernetes-preserve-unknown-fields": True}  # int-or-string excludes fractions
@@ -435,7 +433,6 @@ def build_crd(*, rules: bool) -> Document:
 
 
 def _status() -> Document:
-    """Return the schema of the status that the controller writes."""
     text, number, moment = {"type": "string"}, {"type": "number"}, {"format": "date-time"}
     count = {"type": "integer", "format": "int64"}
     named = ("state", "job", "reason", "explanation", "tenant")

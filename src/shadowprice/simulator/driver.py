@@ -244,7 +244,6 @@ class SimulationRun:
             self._report_progress(self._arrived, self._jobs, self.slot)
 
     def _handle(self, event: events.DriverEvent) -> None:
-        """Pass an external event to the engine."""
         if isinstance(event, events.JobsArrived):
             self._arrived += len(event.jobs)
             self._machines.submit(event)
@@ -395,8 +394,6 @@ class WrappedPolicy:
 
 
 class _Timed(WrappedPolicy):
-    """Times each decision of a policy."""
-
     def __init__(self, policy: Policy, observers: Sequence[Observer]) -> None:
         super().__init__(policy)
         self._observers = observers

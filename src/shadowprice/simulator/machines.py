@@ -122,8 +122,6 @@ def _stop_redundant(alive: Integers, workers: int) -> None:
 
 @dataclass(slots=True)
 class _Running:
-    """A running generation of a job."""
-
     job: Job
     order: events.Start | events.Resize
     restarts: bool  # whether its start loses time and it hasn't run for a slot yet

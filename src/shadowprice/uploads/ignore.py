@@ -101,7 +101,6 @@ class IgnoreRules:
 
 
 def _git_directory(repository: Path) -> Path:
-    """Return the directory with a repository's data."""
     directory = repository / ".git"
     if directory.is_file():  # of a worktree or submodule, it names the directory
         text = os.fsdecode(directory.read_bytes()).removeprefix("gitdir:").strip()

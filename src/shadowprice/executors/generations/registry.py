@@ -479,7 +479,6 @@ class ExecutorBase(Generic[GenerationT]):
         self._registry.emit(map(self._server_gone_report, self._expected - self._discovered.keys()))
 
     def _update_servers(self, servers: Mapping[str, ServerInfo]) -> None:
-        """Report servers that are new, changed or gone."""
         previous, self._discovered = self._discovered, servers
         now = time.time()
         self._registry.emit(
@@ -637,7 +636,6 @@ class DiskExecutor(ExecutorBase[GenerationT]):
             raise
 
     async def _poll_progress(self) -> list[Progressed]:
-        """Return progress that is new since the last poll."""
         raise NotImplementedError
 
     def _emit_late(self, poll: asyncio.Task[list[Progressed]]) -> None:

@@ -654,7 +654,6 @@ class KubernetesGenerationController:
             await self._objects.delete_named("services")
 
     def _result(self) -> dict[str, Any]:
-        """Return the result for the record."""
         entry = self._entry
         ends = entry.process_exits()
         result = outcome_from_exits(
