@@ -336,7 +336,7 @@ class VirtualExecutor:
         """Return why a placement can't be used: a server is missing or full; else empty."""
         for share in spec.placement:
             if share.server in self._gone or share.server not in self._capacity:
-                return f"server {share.server} is not there"
+                return f"server {share.server} is gone or unknown"
         used = self.used()
         for share in spec.placement:
             for resource, capacity in self._capacity[share.server].items():

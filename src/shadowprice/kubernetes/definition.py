@@ -107,7 +107,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "": "A job as in a job file, without name and tenant. Quantities have units: 20min, 241MB, "
     "10Gbps.",
     "steps": "All mini-batches of the job, over all workers. Takes the place of epochs, chunks and "
-    "minibatches; the maximum number of workers is then workers.max, or that of throughput, or 1.",
+    "minibatches; the maximum number of workers is then workers.max, else the maximum in "
+    "throughput, else 1.",
     "epochs": "Passes over the data; default: 1. Prefer steps.",
     "chunks": "Number of data chunks, also the maximum number of workers; default: 1. Prefer "
     "steps.",
@@ -189,7 +190,7 @@ STATUS: Final[Mapping[str, str]] = {
     "job": "Name of the job in the service.",
     "tenant": "Tenant that owns the job.",
     "promise": "Promised completion time.",
-    "completion": "Completion time; of an open job, by its current plan.",
+    "completion": "Completion time; while the job is open, that of its current plan.",
     "progress": "Mini-batches done.",
     "required": "Total mini-batches.",
     "generation": "Number of the newest generation: one run at one placement.",
@@ -465,7 +466,11 @@ def _status() -> Document:
     properties = {
         name: {**types[name], "description": description} for name, description in STATUS.items()
     }
-    return {"type": "object", "description": "What became of it.", "properties": properties}
+    return {
+        "type": "object",
+        "description": "State of the job in the service.",
+        "properties": properties,
+    }
 
 
 def supports_cel_rules(schema: Mapping[str, Any]) -> bool:

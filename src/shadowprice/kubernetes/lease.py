@@ -174,7 +174,7 @@ class Lease:
             log.warning("lost the lease %s to %s", self._name, holder)
             return False
         except (ApiError, TimeoutError) as error:
-            log.info("the lease %s was not renewed: %s", self._name, error)
+            log.info("failed to renew the lease %s: %s", self._name, error)
         if _now() < self._until:
             return True
         log.warning("the lease %s expired", self._name)

@@ -194,7 +194,7 @@ def misreports(
     ]
     for index in own:
         sham = replace(jobs[index], name=f"{jobs[index].name}+sham")
-        description = f"{jobs[index].name}: a second one, worth nothing"
+        description = f"{jobs[index].name}: a copy of it that is worth nothing"
         singles.append(Misreport("sham", description, (*jobs, sham)))
     singles = [singles[index] for index in rng.permutation(len(singles))]
     # A third of the trials for each of the three, if there are enough.

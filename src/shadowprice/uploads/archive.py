@@ -236,7 +236,7 @@ def _parse_entry(
         target = extended.get("linkpath", _decode_field(header[157:257]))
         if "\0" in target or not is_link_inside(path, target):
             message = (
-                f"is a link to {quote_for_display(target)}, no plain path within the directory"
+                f"is a link to {quote_for_display(target)}, not to a path within the directory"
             )
             raise refusal(path, message)
         if len(os.fsencode(target)) > MAX_PATH_BYTES:
@@ -273,7 +273,9 @@ def _add(entry: ArchiveEntry, kinds: dict[str, EntryKind], explicit: set[str]) -
         kinds[parent] = EntryKind.DIRECTORY
         parent = parent.rpartition("/")[0]
     if parent and kinds[parent] is not EntryKind.DIRECTORY:
-        raise refusal(entry.path, f"lies beneath {quote_for_display(parent)}, no directory")
+        raise refusal(
+            entry.path, f"lies below {quote_for_display(parent)}, which isn't a directory"
+        )
     kind = kinds.setdefault(entry.path, entry.kind)
     if kind is not entry.kind:
         raise refusal(entry.path, f"is {_KINDS[kind]} and {_KINDS[entry.kind]}")

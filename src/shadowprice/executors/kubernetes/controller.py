@@ -649,7 +649,7 @@ class KubernetesGenerationController:
             except ApiError as error:
                 if not error.refused or view.may_run:
                     raise
-                log.warning("left the pod %s/%s: %s", view.namespace, view.name, error)
+                log.warning("failed to delete the pod %s/%s: %s", view.namespace, view.name, error)
         if len(self._entry.parts) > 1:
             await self._objects.delete_named("services")
 

@@ -431,7 +431,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         connection, namespace = self.session.connection, self.session.identity.namespace
         if not await self._lease.acquire(connection, namespace, REACQUIRE_TIMEOUT_SECONDS):
             raise ApiError(409, "Conflict", f"another service holds the lease of {self.service}")
-        log.info("the lease of %s is held again", self.service)
+        log.info("reacquired the lease of %s", self.service)
 
     async def _delete_orphans(self) -> None:
         """Delete pods that, by the current record of their job, belong to no live generation."""

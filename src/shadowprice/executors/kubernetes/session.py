@@ -250,7 +250,8 @@ class GenerationObjects:
         except ApiError as error:
             if not error.refused:
                 raise
-            log.warning("left %s of generation %d of %r: %s", kind, entry.number, entry.job, error)
+            message = "failed to delete %s of generation %d of %r: %s"
+            log.warning(message, kind, entry.number, entry.job, error)
 
     async def delete(
         self, kind: str, name: str, uid: str, grace_seconds: int | None = None

@@ -198,8 +198,8 @@ def check_allocatable(
     for amount in map(gpu_millis, wanted):
         if amount % MILLI:
             raise PlacementError(
-                f"{node.name} has no GPU with {amount / MILLI:g} of it free: Kubernetes gives "
-                "whole ones"
+                f"{node.name} has no GPU with {amount / MILLI:g} of it free: Kubernetes "
+                "allocates whole GPUs"
             )
     demand = sum(map(gpu_millis, wanted))
     if demand and taken + demand > total:
@@ -219,7 +219,7 @@ def check_allocatable(
             unit = units_per_quantity(name)
             raise PlacementError(
                 f"{node.name} has {max(0, free_amount) / unit:g} of {name} free, and "
-                f"{demand / unit:g} is asked for"
+                f"{demand / unit:g} is requested"
             )
 
 

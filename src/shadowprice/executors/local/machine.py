@@ -277,7 +277,7 @@ class MachineAllocator:
         if len(free) < whole:
             raise PlacementError(
                 f"{server} has {len(own)} GPUs on this machine, {len(free)} of them free, and a "
-                f"process asks for {amount / MILLI:g}"
+                f"process requests {amount / MILLI:g}"
             )
         chosen_devices = dict.fromkeys(free[:whole], MILLI)
         if fraction:

@@ -91,7 +91,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             await asyncio.to_thread(self._open)
         except OSError as error:
             raise contract.ExecutorError(
-                f"{error.filename}: {error.strerror}; give another place"
+                f"{error.filename}: {error.strerror}; check that this user can write there"
             ) from error
         until = time.monotonic() + BRIDGE_EXIT_TIMEOUT_SECONDS
         while self._lock is None:

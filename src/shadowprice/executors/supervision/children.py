@@ -267,7 +267,7 @@ def _missing_interpreter(program: Path) -> str:
             if interpreter.endswith("\r"):
                 return "its lines end as on Windows; convert it: sed -i 's/\\r$//' FILE"
             return f"its first line names {interpreter!r}, which this machine doesn't have"
-    return "this machine lacks its loader; is it a program for this system?"
+    return "this machine lacks its loader; check that it is a program for this system"
 
 
 def spawn_error_message(error: Exception, plan: dict[str, Any]) -> str:

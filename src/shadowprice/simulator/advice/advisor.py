@@ -494,7 +494,7 @@ class _Advisor:
             else:
                 self._results.append(describe_result(change, result, verified="run"))
         self._unchanged_text = (
-            "the rest of the job's entry and all other jobs; all was run again with each change"
+            "the rest of the job's entry and all other jobs; another run verified each change"
         )
 
     # ------------------------------------------------------------ both
@@ -508,7 +508,7 @@ class _Advisor:
                 Fault(
                     f"job {self._job.name!r}",
                     "is admitted when the run is repeated",
-                    "the run was made by another version, or of other files; run it again",
+                    "another version made the run, or its files have changed; run it again",
                 )
             )
 
