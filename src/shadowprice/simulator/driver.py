@@ -101,7 +101,7 @@ class SimulationRun:
         self.slot = 0
         self._until = simulation.until
         self._wakes = policy.capabilities.wakes_every_slot
-        self._may_hold = policy.capabilities.holds or not self._wakes
+        self._may_hold = policy.capabilities.holds or not self._wakes  # not called in every slot
         self._patience = policy.capabilities.patience or cluster.horizon
         self._machines = SimulatedCluster(
             simulation.execution, simulation.seed, restart_first=cluster.restart_first

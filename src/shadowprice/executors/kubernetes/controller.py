@@ -54,9 +54,7 @@ _MAX_CONCURRENT_CREATES: Final = 16
 
 PEER_ENDED_COMMAND: Final = -1  # stops the remaining processes once the result is known
 LOG_OPEN_TIMEOUT_SECONDS: Final = 5.0  # to open a log stream before its pod is deleted
-EMPTY_LOG_TIMEOUT_SECONDS: Final = (
-    0.7  # the same without output, which alone shows a stream's start
-)
+EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7  # the same if no output shows that the stream is open
 MISSING_POD_POLL_SECONDS: Final = 2.0  # without an event of a created pod, before pods are listed
 MAX_LIST_BACKOFF_SECONDS: Final = 30.0  # maximum backoff in seconds of these lists if they fail
 STEADY_POLL_SECONDS: Final = 10.0  # between checks of a running generation if no event arrives
@@ -245,7 +243,7 @@ class KubernetesGenerationController:
 
         def update(record: Any) -> dict[str, Any]:
             state = record.generations.get(self._entry.number)
-            if state is None or not self._entry.accepts_state(state):
+            if state is None or not self._entry.accepts_state(state):  # its record was deleted
                 return self._entry.state_without_record()
             if state["phase"] not in TERMINAL_PHASES:
                 state |= {"at": time.time(), **change}
@@ -281,6 +279,7 @@ class KubernetesGenerationController:
                 raise
             if secret is None:  # an earlier launch may have created pods
                 return await self._resume_launch()
+            # Only now, because a service that takes over deletes a secret that it finds.
             state = (await session.records.read(spec.job)).generations.get(entry.number, {})
             reason = _launch_obstacle(state)
             if reason:
@@ -449,7 +448,7 @@ class KubernetesGenerationController:
         last = self._cluster.last_views.pop(key, None)
         if last is not None and self._is_pod_of(part, last):
             part.view = merge_pod_view(part.view, last)
-        if part.view is not None and part.vanished is None:
+        if part.view is not None and part.vanished is None:  # it existed, and is gone
             part.vanished = time.monotonic()
 
     def _is_pod_of(self, part: PodProcess, view: PodView) -> bool:

@@ -44,12 +44,12 @@ class PodLogFollower:
     """Fetches the log of one pod into ``folder``, of which ``limit`` bytes are kept."""
 
     connection: ApiClient
-    path: str  # of the pod
+    path: str  # API path of the pod
     folder: Path
     process: str
     limit: int
     secret: str  # masked in the log
-    complete: bool = False
+    complete: bool = False  # whether the log was fetched to its end
     _writer: LogWriter | None = None
     _last: int | None = None  # timestamp of the last line, in nanoseconds since 1970
     _last_count: int = 0  # number of lines with this timestamp
@@ -58,7 +58,7 @@ class PodLogFollower:
         default_factory=lambda: Backoff(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS)
     )
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _followed: bool = False
+    _followed: bool = False  # whether `follow` runs
 
     @property
     def has_output(self) -> bool:
@@ -123,6 +123,10 @@ class PodLogFollower:
     async def _fetch(
         self, *, follow: bool, started: asyncio.Event | None = None, last_lines: int = 0
     ) -> None:
+        """Append new lines to the log: until the pod ends if ``follow``, else the existing lines.
+
+        ``last_lines`` is the maximum number of lines, 0 for all.
+        """
         async with self._lock:
             query: dict[str, object] = {"container": names.CONTAINER, "timestamps": True}
             if follow:
@@ -130,7 +134,7 @@ class PodLogFollower:
             if last_lines:
                 query["tailLines"] = last_lines
             before, count_before, skipped = self._last, self._last_count, 0
-            if before is not None:
+            if before is not None:  # only whole seconds, so known lines are skipped below
                 since = datetime.fromtimestamp(before // _SECOND, UTC)
                 query["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
             may_have_gap = before is not None or bool(last_lines)  # until the first new line

@@ -40,7 +40,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.02)
 
 
-@pytest.mark.parametrize("step", ["_apply_pod_states", "_order"])
+@pytest.mark.parametrize("step", ["_apply_pod_states", "_delete_pods_if_ending"])
 def test_a_generation_is_carried_on_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
