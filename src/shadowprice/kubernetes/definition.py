@@ -26,7 +26,7 @@ Document = dict[str, Any]
 EXCLUDED_KEYS: Final = frozenset(
     {"name", "tenant", "arrival", "tasks", "deadline", "miss_probability"}
 )
-"""Keys of a job file that a resource lacks: metadata has the first three, bags aren't supported."""
+"""Keys of a job file that a resource lacks: metadata has name, tenant and time; no bags."""
 
 REQUIRED: Final = ("worker", "run")
 IMMUTABLE_KEYS: Final = ("worker", "ps", "update_time", "gradient", "internal_bandwidth", "family")

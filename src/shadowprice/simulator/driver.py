@@ -101,7 +101,7 @@ class SimulationRun:
         self.slot = 0
         self._until = simulation.until
         self._wakes = policy.capabilities.wakes_every_slot
-        self._may_hold = policy.capabilities.holds or not self._wakes  # not called in every slot
+        self._can_hold = policy.capabilities.holds or not self._wakes
         self._patience = policy.capabilities.patience or cluster.horizon
         self._machines = SimulatedCluster(
             simulation.execution, simulation.seed, restart_first=cluster.restart_first
@@ -143,9 +143,9 @@ class SimulationRun:
         self._awaited = {event.job for event in incidents if isinstance(event, events.JobCancelled)}
         self._jobs = len(simulation.jobs)
         self._observers = observers
-        # Hidden lengths may change in every slot, so then no slot is passed.
+        # No slot may be passed if a policy decides, or hidden lengths may change, in every slot.
         self._passes_quiet_slots = (
-            self._may_hold
+            self._can_hold
             and self._hidden_lengths is None
             and all(observer.takes_quiet_slots for observer in observers)
         )

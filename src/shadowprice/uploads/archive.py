@@ -139,7 +139,7 @@ def refusal(path: str, message: str, hint: str = WRITE_HINT) -> ArchiveError:
 
 def _check_header(header: bytes, position: int) -> int:
     """Return the size of an entry's content, after verifying the header's checksum."""
-    expected = sum(header[:148]) + sum(header[156:]) + 8 * ord(" ")  # its own field counts as blank
+    expected = sum(header[:148]) + sum(header[156:]) + 8 * ord(" ")  # without the checksum
     if header[257:263] != b"ustar\0" or _parse_octal(header[148:156]) != expected:
         raise refusal("", f"is not a POSIX tar file at byte {position:,}")
     size = header[124:136]

@@ -54,7 +54,7 @@ _MAX_CONCURRENT_CREATES: Final = 16
 
 PEER_ENDED_COMMAND: Final = -1  # stops the remaining processes once the result is known
 LOG_OPEN_TIMEOUT_SECONDS: Final = 5.0  # to open a log stream before its pod is deleted
-EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7  # the same if no output shows that the stream is open
+EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7  # the same for a log that has no output yet
 MISSING_POD_POLL_SECONDS: Final = 2.0  # without an event of a created pod, before pods are listed
 MAX_LIST_BACKOFF_SECONDS: Final = 30.0  # maximum backoff in seconds of these lists if they fail
 STEADY_POLL_SECONDS: Final = 10.0  # between checks of a running generation if no event arrives
