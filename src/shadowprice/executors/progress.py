@@ -87,7 +87,6 @@ def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[
 
 
 def _read_metrics(metrics: object) -> tuple[dict[str, float], list[Fault]]:
-    """Return the valid metrics of a report, and the problems of the others."""
     faults: list[Fault] = []
     if not isinstance(metrics, Mapping) or len(metrics) > bounds.LABELS.maximum:
         hint = f"write at most {bounds.LABELS.maximum} names with numbers"

@@ -237,7 +237,6 @@ class SimulationRun:
         return True
 
     def _count_slots(self, count: int) -> None:
-        """Count simulated slots, and report progress at intervals."""
         self.slot += count
         self._simulated += count
         if self._simulated % _SLOTS_PER_REPORT == 0:

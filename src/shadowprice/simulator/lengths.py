@@ -67,8 +67,6 @@ def walltime_limits(jobs: Iterable[Job]) -> dict[str, int]:
 
 @dataclass(slots=True)
 class _OpenJob:
-    """A job that hasn't finished."""
-
     true: Job
     stated: Job  # its description for the policy
     progress: int = 0

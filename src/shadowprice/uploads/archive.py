@@ -197,7 +197,6 @@ def _parse_extended_header(content: bytes | None) -> dict[str, str]:
 
 
 def _refuse_record(name: str, value: bytes) -> ArchiveError:
-    """Return the error about a record of an extended header that can't be ignored."""
     if name == "size" and value.isdigit() and int(value[:20]) > MAX_FILE_BYTES:
         return refusal("", _LARGE_FILE, _LARGE_FILE_HINT)
     if name.startswith(_XATTR_PREFIXES):

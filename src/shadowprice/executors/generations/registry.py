@@ -489,7 +489,6 @@ class ExecutorBase(Generic[GenerationT]):
         self._registry.emit(map(self._server_gone_report, previous.keys() - servers.keys()))
 
     def _server_reports(self) -> Iterator[Report]:
-        """Yield reports of the servers that were discovered, or are missing."""
         for server in self._discovered.values():
             yield ServerSeen(server, time.time())
         yield from map(self._server_gone_report, self._expected - self._discovered.keys())
@@ -665,7 +664,6 @@ class DiskExecutor(ExecutorBase[GenerationT]):
         return receipt, await loop.run_in_executor(_UNPACKING, self._unpack, spec, directory)
 
     def _unpack(self, spec: GenerationSpec, directory: Path) -> UnpackFailure | None:
-        """Fill the job's directory; return the cause if that fails."""
         try:
             owner = self._make_job_directory(spec, directory)
         except PlacementError as error:

@@ -82,7 +82,6 @@ def observe_jobs(
 
 
 def _end_fields(status: contract.GenerationStatus) -> dict[str, Any]:
-    """Return the fields of `ObservedJob` about a generation's end; empty if it runs."""
     if not isinstance(status.end, contract.Ended):
         return {}
     return {"ended": status.end.at, "done": status.end.ending is contract.Ending.DONE}

@@ -46,8 +46,6 @@ Arrival = tuple[int, Job]  # a job with its index in the file
 
 @dataclass(slots=True)
 class _CachedDecisions:
-    """Decisions on one job at the same reservations."""
-
     decisions: dict[bytes, Decision] = field(default_factory=dict)  # by `DecisionInputs.key`
     refused: list[tuple[DecisionInputs, Shortfall]] = field(default_factory=list)
 
@@ -204,7 +202,6 @@ class ArrivalReplay:
         return decision
 
     def _update_terms(self) -> None:
-        """Update the cached terms if the policy has learnt other prices."""
         terms = self._policy.terms
         if (
             any(
