@@ -220,7 +220,7 @@ def test_a_generation_that_could_not_be_carried_on_is_carried_on_again(
         assert isinstance(executor, RayExecutor)
         monkeypatch.setattr(RayGenerationController, step, failing)
         await executor.start(spec("job", 1, "true"))
-        said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
+        said = "running generation 1 of 'job' failed: KeyError: 'a bug'"
         await eventually(lambda: executor.health_error == said)
         ended = await reports.first(Ended, "job")
         # A generation that was requested, and never stopped, isn't started again.

@@ -233,7 +233,7 @@ def test_a_node_that_anothers_pod_took_is_refused_with_the_reason(
             spec("job", 1, "true", ServerAllocation("two", 1), worker={"cpu": 1000})
         )
         refused = await reports.first(StartRefused, "job")
-        assert refused.reason == "two has 0.1 of cpu free, and 1 is asked for"
+        assert refused.reason == "two has 0.1 of cpu free, and 1 is requested"
 
     try:
         harness.run(scenario)

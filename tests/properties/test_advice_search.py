@@ -93,12 +93,12 @@ def test_of_later_arrivals_the_slot_before_the_one_found_is_refused(admitted: li
             if not delays.visit(cast("DecisionPoint", moment)):
                 return
 
-    spread = delays.spread()
+    spread = delays.initial_steps()
     assert list(spread) == sorted(set(spread))
     assert not last or (spread[0], spread[-1]) == (1, last)
     walk(spread)
-    walk(delays.between())
-    result = delays.found()
+    walk(delays.skipped_steps())
+    result = delays.smallest_delay()
     if isinstance(result, StepFound):
         assert result.answer == AdmissionOutcome(5 + result.step)
         assert result.step == 1 or delays.outcomes[result.step - 1] is None

@@ -122,13 +122,13 @@ HOSTILE = {
     "link empty": (member("a", LINK) + END, "is a link to ''"),
     "through link": (
         member("a", LINK, linkname="b") + member("b", DIR) + member("a/x") + END,
-        "'a/x': lies beneath 'a', no directory",
+        "'a/x': lies below 'a', which isn't a directory",
     ),
     "link over directory": (
         member("a/x") + member("a", LINK, linkname="b") + END,
         "'a': is a directory and a link",
     ),
-    "beneath file": (member("a") + member("a/b") + END, "lies beneath 'a'"),
+    "beneath file": (member("a") + member("a/b") + END, "lies below 'a'"),
     "repeated": (member("a") + member("a") + END, "'a': is repeated"),
     "repeated otherwise": (member("./a") + member("a") + END, "'a': is repeated"),
     "hard link": (member("a", tarfile.LNKTYPE, linkname="b") + END, "is a hard link"),

@@ -19,12 +19,12 @@ from shadowprice.core.wording import escape_controls
 from shadowprice.executors.contract import ignore_failure
 
 RETRY_SECONDS: Final = 1.0  # seconds before a failed step is retried
-RECOVERED_AFTER_SECONDS: Final = 5.0  # after which a step that still runs counts as successful
+RECOVERED_AFTER_SECONDS: Final = 5.0  # a retried step that runs longer counts as successful
 RELOG_SECONDS: Final = 60.0  # seconds before the same error of a task is logged again
 MAX_ERROR_CHARS: Final = 500  # maximum number of characters of a reported error
 
 Result = TypeVar("Result")
-Step = Callable[[], Awaitable[bool | None]]  # of a repeated task; true for the last one
+Step = Callable[[], Awaitable[bool | None]]  # of a repeated task; returns true for the last step
 
 
 def monotonic() -> float:
@@ -37,11 +37,9 @@ def monotonic() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """A current failure; ``logged`` is the monotonic time when it was last logged."""
-
     text: str
-    logged: float
-    vital: bool
+    logged: float  # monotonic time when it was last logged
+    vital: bool  # whether it is a health error
 
 
 class BackgroundTasks:
@@ -107,9 +105,9 @@ class BackgroundTasks:
 
     async def attempt(self, kind: str, step: Step, description: str) -> bool | None:
         """Run a step once; return whether it was the last, or None if it failed."""
-        lasting = None
+        recovery_timer = None
         if description in self._failures:
-            lasting = asyncio.get_running_loop().call_later(
+            recovery_timer = asyncio.get_running_loop().call_later(
                 RECOVERED_AFTER_SECONDS, self._on_success, description
             )
         try:
@@ -117,14 +115,14 @@ class BackgroundTasks:
         except (asyncio.CancelledError, Exception) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
-                raise  # otherwise only the task that the step awaited was cancelled
+                raise  # this task is cancelled, and not only one that the step awaited
             self._record_failure(kind, error, f"{description} failed", description)
         else:
             self._on_success(description)
             return is_last
         finally:
-            if lasting is not None:
-                lasting.cancel()
+            if recovery_timer is not None:
+                recovery_timer.cancel()
         return None
 
     async def _run_guarded(
@@ -146,8 +144,9 @@ class BackgroundTasks:
         text, now = f"{outcome}: {message}", monotonic()
         previous = self._failures.get(description)
         logged = now if previous is None else previous.logged
+        # A retried step fails every second, so the same error isn't logged each time.
         if previous is None or previous.text != text or now - logged > RELOG_SECONDS:
-            logged = now  # not at every retry
+            logged = now
             self._log.error("%s", text, exc_info=error)
         self._failures[description] = _Failure(text, logged, vital)
         try:

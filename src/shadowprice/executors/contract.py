@@ -34,7 +34,7 @@ from typing import Final, Protocol, runtime_checkable
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.program import Program
 
-UNCOMMANDED_STOP: Final = -2  # number of a stop that the engine didn't command; 0 for no stop
+UNCOMMANDED_STOP: Final = -2  # command number of the service's own stops; 0 means no stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +56,22 @@ class GenerationSpec:
     before its first generation. ``program.directory`` is empty then.
     """
 
-    command: int  # number of the engine's command (`core.events.NumberedCommand.id`)
+    command: int  # number of the engine's start command (`core.events.NumberedCommand.id`)
     job: str  # its key: arbitrary text, never used as a path
     generation: int  # from 1
     placement: tuple[ServerAllocation, ...]  # processes are ranked in this order
     program: Program
-    worker: Mapping[str, int] = field(default_factory=dict)  # of one worker
-    ps: Mapping[str, int] = field(default_factory=dict)  # of one parameter server
-    checkpoint_dir: str = ""  # seen by every generation; if empty, the executor makes one
+    worker: Mapping[str, int] = field(default_factory=dict)  # demand of one worker
+    ps: Mapping[str, int] = field(default_factory=dict)  # demand of one parameter server
+    checkpoint_dir: str = ""  # shared by the job's generations; if empty, the executor makes one
     progress_url: str = ""  # processes POST their progress to it; empty for none
     progress_token: str = field(default="", repr=False)  # must not be logged
-    slot_end: float = 0.0  # of the slot in which it starts, seconds since 1970
+    slot_end: float = 0.0  # end of the slot in which it starts, seconds since 1970
     tenant: str | None = None
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    identity: str = ""  # of the command, across stores that reuse its number; empty if unknown
-    name: str = ""  # of the job for its processes; empty if it is the key
+    identity: str = ""  # tells apart commands of different stores; empty if unknown
+    name: str = ""  # the job's name for its processes; empty if it equals the key
     archive: str = ""
 
     @property
@@ -111,7 +111,7 @@ class Receipt(StrEnum):
 
     ACCEPTED = "accepted"  # the command is new and durable, and will be executed; reports follow
     DUPLICATE = "duplicate"  # the command was accepted before; nothing happens
-    STALE = "stale"  # another or a newer generation has this number; nothing happens
+    STALE = "stale"  # a newer generation or another command of this number exists; nothing happens
     BUSY = "busy"  # another generation of the job hasn't ended; the caller may retry
 
 
@@ -121,9 +121,9 @@ ROLE_LABEL: Final = "shadowprice.io/role"  # label with a server's role: worker,
 class Ending(StrEnum):
     """How a generation ended."""
 
-    DONE = "done"  # every worker exited 0; if tolerated, at least one did, and all ended
-    STOPPED = "stopped"  # it exited 143, died of SIGTERM, or was killed after its grace period
-    FAILED = "failed"  # a process failed; if tolerated, a PS, or every worker
+    DONE = "done"  # every worker exited 0; with `tolerates_workers`, all ended and one exited 0
+    STOPPED = "stopped"  # a stop command ended it: status 143, or killed after the grace period
+    FAILED = "failed"  # a process failed; with `tolerates_workers`, a PS or the last worker
     LOST = "lost"  # an external cause ended it, and the job isn't at fault
 
 
@@ -131,7 +131,7 @@ class Ending(StrEnum):
 class Started:
     """Report that the processes of a generation were started by ``command``.
 
-    It also precedes the `Ended` of one that failed or was lost while they were being started.
+    A generation that failed or was lost during its start is also reported so, before its `Ended`.
     """
 
     command: int
@@ -161,8 +161,8 @@ class Ended:
     """Report that a generation has ended and none of its processes run.
 
     ``code`` and ``tail`` (last lines of its log) are those of the process that decided the end. If
-    ``from_outside``, a signal asked it to end before it ended, and no stop command did: then
-    ``done`` only completes a job whose work is done.
+    ``from_outside``, it ended after a signal that belonged to no stop command. Then ``done`` only
+    completes the job if its progress shows that the work is done.
     """
 
     command: int  # the newest stop command; 0 if there was none
@@ -186,7 +186,7 @@ class Progressed:
     progress: int  # total since the job's first generation began, in millionths of a mini-batch
     metrics: Mapping[str, float]
     at: float  # seconds since 1970
-    checkpoints: bool = False  # whether the process resumes from checkpoints, by its own account
+    checkpoints: bool = False  # whether the job declares that it resumes from checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class InvalidProgress:
 class PartlyEnded:
     """Report that workers of a running generation exited 0, while others have not ended.
 
-    It is emitted if that lasts for some seconds, and again when more workers have exited.
+    It is emitted some seconds after the first worker's exit, and again when more have exited.
     """
 
     job: str
@@ -218,7 +218,7 @@ class ServerInfo:
     """A server's name in the cluster, its capacity and its labels.
 
     ``capacity`` is by resource, in the units of `core.amounts`. If ``takes_work`` is false, nothing
-    new may be placed on the server. Running processes continue, or have to leave if ``evicts``.
+    new may be placed on the server. Its processes continue, but have to leave if it ``evicts``.
     """
 
     name: str
@@ -287,7 +287,7 @@ class GenerationStatus:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """A generation that the executor can't start or end now; ``servers`` are those it occupies."""
+    """A generation that the executor can't start or end now, and the servers that it occupies."""
 
     job: str
     generation: int
@@ -313,10 +313,10 @@ class LogChunk:
 
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
-    """A job that runs or ran on the cluster; one that is no longer returned has ended too."""
+    """A job that runs or ran on the cluster. A job that `observe` no longer returns has ended."""
 
     job: str  # its name; its key if `is_own`
-    placement: tuple[ServerAllocation, ...]  # server names as far as known
+    placement: tuple[ServerAllocation, ...]  # may lack servers whose names are unknown
     since: float
     tenant: str | None = None
     ended: float | None = None  # None if it runs or the time is unknown
@@ -339,9 +339,9 @@ class Election(Protocol):
         """Return whether this service still holds the lease, so that no other can lead."""
 
 
-def ignore_failure(what: str) -> None:
+def ignore_failure(kind: str) -> None:
     """Ignore a failure; the default if failures aren't counted."""
-    del what
+    del kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,18 +353,18 @@ class ExecutorOptions:
     address: str = ""  # of a remote cluster (`ray://...`, a kubeconfig); else empty
     settings: Mapping[str, str] = field(default_factory=dict)  # specific to the executor
     observing: bool = False  # acquire no shared lock and write nothing
-    election: Election | None = None  # None if the service runs alone
-    failed: Callable[[str], None] = ignore_failure
+    election: Election | None = None  # None if the service has no standby
+    failed: Callable[[str], None] = ignore_failure  # counts failures by kind, for metrics
 
 
 class ExecutorError(ShadowpriceError):
-    """The executor can't be reached or store its records; send the command again."""
+    """The executor can't be reached, or can't store its records; send the command again."""
 
     code = "executor"
 
 
 class UnreachableError(ExecutorError):
-    """No usable cluster answers; a usage error at the service's start."""
+    """No usable cluster answers at the service's start; exits as a usage error."""
 
     exit_code = 2
 
@@ -398,8 +398,8 @@ class Executor(Protocol):
     async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set all servers that start commands may name.
 
-        Generations on a server that is left out continue, and their end is reported. An executor
-        that discovers servers reports `ServerGone` for each given server that it doesn't find.
+        Generations on a server that isn't given any more continue, and their end is reported. An
+        executor that discovers servers reports `ServerGone` for given servers that don't exist.
         """
 
     async def start(self, spec: GenerationSpec) -> Receipt:
@@ -415,24 +415,24 @@ class Executor(Protocol):
     ) -> Receipt:
         """Stop a generation: SIGTERM to its processes, then SIGKILL after the grace period.
 
-        A generation that was never started is barred from starting and reported `StartRefused`. One
-        that has ended is reported `Ended` again, unless it was forgotten. Older generations need no
-        stop command. ``command`` is `UNCOMMANDED_STOP` if the service itself stops the generation.
-        ``grace`` is in seconds, by default the program's own; a later command may shorten it.
+        A generation that was never started is barred from starting and reported `StartRefused`. An
+        ended generation is reported `Ended` again, unless it was forgotten. ``command`` is
+        `UNCOMMANDED_STOP` if the service itself stops the generation. ``grace`` is in seconds, by
+        default the program's own; a later command may shorten it.
         Raises `ExecutorError` as `start` does.
         """
 
     async def list(self) -> tuple[GenerationStatus, ...]:
-        """Return every generation that isn't forgotten, in order of acceptance."""
+        """Return every generation whose end isn't acknowledged, in order of acceptance."""
 
     def watch(self) -> AsyncIterator[Report]:
-        """Yield reports: first the current state of every unforgotten generation, then changes.
+        """Yield reports: first the current state of every listed generation, then changes.
 
         There is one consumer at a time. The iterator ends when the executor is closed.
         """
 
     async def acknowledge_end(self, job: str, generation: int) -> None:
-        """Acknowledge a recorded end or refusal; it isn't repeated. Logs are kept."""
+        """Acknowledge a recorded end or refusal: the generation is forgotten, its logs are kept."""
 
     async def delete_job_data(self, job: str) -> None:
         """Remove a finished job's logs and the executor's checkpoints of it; keep its fence."""
@@ -449,7 +449,7 @@ class Executor(Protocol):
         """Return a chunk of a process's log, by default of the newest generation that has logs.
 
         ``start`` is the offset of the first byte; by default the last ``max_bytes`` bytes are
-        returned. If that byte was rotated away, the chunk starts at the first byte that is kept. At
+        returned. If the first byte was rotated away, the chunk starts at the first kept byte. At
         most one mebibyte is returned. Raises KeyError if the job, generation or process is unknown.
         """
 
@@ -485,8 +485,9 @@ class LimitsServers(Executor, Protocol):
     def available(self) -> Mapping[str, Mapping[str, int]]:
         """Return the amounts that each server really has, in the units of `core.amounts`.
 
-        Only resources that the executor allocates itself are given. ``gpu`` counts GPUs of all
-        kinds. The service plans no job on the rest. Return the same object until an amount changes.
+        The result only has resources that the executor allocates itself. ``gpu`` counts GPUs of
+        all kinds. The service plans no job on configured capacity beyond these amounts. Return the
+        same object until an amount changes.
         """
 
 
@@ -503,11 +504,11 @@ class UnpacksFiles(Executor, Protocol):
     """An executor that can unpack `GenerationSpec.archive` before it gets the start command."""
 
     async def unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
-        """Fill a job's directory, so that `start` needs no time for it; return why it is refused.
+        """Fill a job's directory, so that `start` needs no time for it; return why that failed.
 
         The result is None on success. If `start` wouldn't accept the generation, nothing is done.
-        Repeating a call, also after a kill, has no other effect. Raises `ExecutorError` if the disk
-        write failed.
+        Calls may be repeated, also after a kill. Raises `ExecutorError` if a record can't be
+        written.
         """
 
     def unpacked(self) -> Collection[str]:
@@ -517,7 +518,7 @@ class UnpacksFiles(Executor, Protocol):
         """Delete the unpacked files that a closed job didn't change; keep what it wrote.
 
         A job with a generation that hasn't ended is skipped, and kept in `unpacked`. Raises
-        `ExecutorError` if they can't be deleted.
+        `ExecutorError` if files can't be deleted.
         """
 
 
@@ -543,7 +544,7 @@ class PollsProgress(Protocol):
     """An executor that can poll progress files on request."""
 
     async def progress(self) -> Sequence[Progressed]:
-        """Return file progress that is new since the last poll; it isn't repeated elsewhere."""
+        """Return file progress that is new since the last poll; `watch` doesn't repeat it."""
 
     def stale_jobs(self) -> frozenset[str]:
-        """Return the jobs whose progress is unknown since the last poll, and so not judged."""
+        """Return the jobs whose current progress is unknown, because the last poll missed them."""

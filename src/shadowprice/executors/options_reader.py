@@ -60,6 +60,7 @@ class OptionsReader:
     def integer(self, name: str, default: int, minimum: int, maximum: int, what: str) -> int:
         """Return an integer setting from ``minimum`` to ``maximum``."""
         text = self.values.get(name, str(default))
+        # `int` raises ValueError for thousands of digits.
         number = int(text) if text.isdecimal() and len(text) < 16 else -1
         if not minimum <= number <= maximum:
             hint = f"write {what} from {minimum:,} to {maximum:,}"

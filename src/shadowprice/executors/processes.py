@@ -29,8 +29,8 @@ INHERITED_VARIABLES: Final = (
 """Variables that a process inherits, besides ``LC_*``."""
 
 RENDEZVOUS_PORTS: Final = range(20_000, 32_000)  # below Linux's ephemeral range
-_DIGITS: Final = 10  # significant binary digits that are kept
-_WRITTEN: Final = (10**6, 1 << 20)  # multiples of a megabyte or mebibyte count as configured values
+_SIGNIFICANT_BITS: Final = 10  # of a server's memory after rounding
+_CONFIGURED_UNITS: Final = (10**6, 1 << 20)  # whole MB or MiB are values that people configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def build_environment(
     checkpoint_dir: str,
     devices: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """Return the variables that the contract guarantees; the master is on worker 0's server."""
+    """Return the variables that each process gets; the master address is worker 0's server."""
     world = spec.workers + spec.parameter_servers
     values: dict[str, object] = {
         "SHADOWPRICE_JOB": spec.name or spec.job,
@@ -99,7 +99,8 @@ def build_environment(
 
 
 def inherited_environment(spec: GenerationSpec, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return a process's further variables: only some, as the service's may contain secrets."""
+    """Return the variables that a process inherits, and those that its program sets."""
+    # Other variables of the service may contain secrets.
     passed = {name: inherited[name] for name in INHERITED_VARIABLES if name in inherited}
     passed |= {name: value for name, value in inherited.items() if name.startswith("LC_")}
     return {**passed, **spec.program.environment}
@@ -110,7 +111,7 @@ class PlacementError(Exception):
 
 
 def validate_spec(spec: GenerationSpec) -> None:
-    """Raise `PlacementError` if a generation can't be passed to processes."""
+    """Raise `PlacementError` if no process can be started from the specification."""
     if spec.workers < 1 or any(min(share.workers, share.ps) < 0 for share in spec.placement):
         raise PlacementError("it has no worker")
     if not spec.program.command:
@@ -126,8 +127,7 @@ def validate_spec(spec: GenerationSpec) -> None:
     }
     for location, values in texts.items():
         if any("\0" in text for text in values):
-            message = "it contains a null character; remove it"
-            raise PlacementError(f"{location}: {message}")
+            raise PlacementError(f"{location}: it contains a null character; remove it")
 
 
 def gpu_millis(amounts: Mapping[str, int]) -> int:
@@ -153,13 +153,13 @@ def allocated_on(server: str, allocations: Iterable[Mapping[str, Any]]) -> list[
     return [allocation["amounts"] for allocation in allocations if allocation["server"] == server]
 
 
-def round_down_memory(found: int) -> int:
-    """Round a server's memory in bytes down by less than 1/512, to ten binary digits.
+def round_down_memory(memory: int) -> int:
+    """Round a server's memory in bytes down to ten significant bits, by less than 1/512.
 
-    Equal machines report capacities that differ by some KiB, and would form groups of their own.
-    Configured values, multiples of a megabyte or mebibyte, aren't rounded.
+    Equal machines report capacities that differ by some KiB. Without rounding, each would form a
+    group of servers of its own. Multiples of a megabyte or mebibyte aren't rounded.
     """
-    if any(found % unit == 0 for unit in _WRITTEN):
-        return found
-    grain = max(0, found.bit_length() - _DIGITS)
-    return found >> grain << grain
+    if any(memory % unit == 0 for unit in _CONFIGURED_UNITS):
+        return memory
+    dropped_bits = max(0, memory.bit_length() - _SIGNIFICANT_BITS)
+    return memory >> dropped_bits << dropped_bits

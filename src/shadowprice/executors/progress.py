@@ -24,15 +24,15 @@ from shadowprice.core.wording import (
 from shadowprice.executors.contract import Progressed
 
 _FIELDS = ("generation", "minibatches", "metrics", "checkpoints")
-_MICRO = 1_000_000
+_MICRO = 1_000_000  # units of `Progressed.progress` per mini-batch
 _MAX_FAULTS = 50
 _MAX_ERROR_CHARS = 500
 
-LEFT_OUT = "left out: "  # beginning of the error of a report whose other parts count
+LEFT_OUT = "left out: "  # prefix of the error of a report that is used without its invalid parts
 
 
 def decode_report(content: bytes | str) -> object:
-    """Decode the JSON of a progress report; a bad number or character costs no other part."""
+    """Decode the JSON of a progress report, also with invalid UTF-8 or a huge integer in it."""
     if isinstance(content, bytes):
         content = content.decode(json.detect_encoding(content), "replace")
     return json.loads(content, parse_int=_parse_integer)
@@ -48,8 +48,8 @@ def _parse_integer(digits: str) -> int | float:
 def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[Fault, ...]]:
     """Parse a progress report that arrived at ``at``; return it and the problems of omitted parts.
 
-    An invalid metric or other optional part is left out, so that it costs no progress. Raises
-    InputError if the generation or the mini-batches are invalid.
+    Invalid optional parts, such as a metric, are left out, so that the progress still counts.
+    Raises InputError if the generation or the mini-batches are invalid.
     """
     if not isinstance(body, Mapping):
         raise InputError(
@@ -87,7 +87,6 @@ def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[
 
 
 def _read_metrics(metrics: object) -> tuple[dict[str, float], list[Fault]]:
-    """Return the valid metrics of a report, and the problems of the others."""
     faults: list[Fault] = []
     if not isinstance(metrics, Mapping) or len(metrics) > bounds.LABELS.maximum:
         hint = f"write at most {bounds.LABELS.maximum} names with numbers"
@@ -116,18 +115,18 @@ def _read_metrics(metrics: object) -> tuple[dict[str, float], list[Fault]]:
 
 
 def describe_omitted(omitted: Sequence[Fault]) -> str:
-    """Return the error of a report of which only some parts are left out."""
+    """Return the error of a report that is used without the omitted parts."""
     return f"{LEFT_OUT}{InputError(omitted)}"
 
 
 def same_kind(reason: str, reasons: Iterable[str]) -> list[str]:
-    """Return the errors of reports that count, or of those that don't, as ``reason`` is one."""
+    """Return the errors of the same kind as ``reason``: of partly used, or of unused reports."""
     return [other for other in reasons if other.startswith(LEFT_OUT) == reason.startswith(LEFT_OUT)]
 
 
-def format_report_error(why: str) -> str:
+def format_report_error(error: str) -> str:
     """Return a malformed report's error for the job history: on one line, of bounded length."""
-    return escape_controls(why)[:_MAX_ERROR_CHARS]
+    return escape_controls(error)[:_MAX_ERROR_CHARS]
 
 
 def _number(value: object) -> float | None:
@@ -135,6 +134,6 @@ def _number(value: object) -> float | None:
         return None
     try:
         number = float(value)
-    except OverflowError:
+    except OverflowError:  # an integer above the maximum float
         return None
     return number if math.isfinite(number) else None

@@ -34,24 +34,24 @@ class ExecutorInfo:
     name: str  # value of ``--executor``
     summary: str  # one line for people
     factory: str  # ``module:callable`` that takes `ExecutorOptions`
-    needs: str = ""  # top-level package that runs jobs on a remote cluster, of an extra ``name``
+    needs: str = ""  # package that connects to a remote cluster, of the extra ``name``
 
 
 EXECUTORS: Final[Mapping[str, ExecutorInfo]] = {
     "local": ExecutorInfo(
         "local",
-        "processes on this machine, its servers slices of it",
+        "processes on this machine; the servers are slices of it",
         "shadowprice.executors.local.executor:LocalExecutor",
     ),
     "ray": ExecutorInfo(
         "ray",
-        "actors of a Ray cluster, its nodes the servers",
+        "actors of a Ray cluster; its nodes are the servers",
         "shadowprice.executors.ray.executor:RayExecutor",
         needs="ray",
     ),
     "kubernetes": ExecutorInfo(
         "kubernetes",
-        "pods of a Kubernetes cluster, its nodes the servers",
+        "pods of a Kubernetes cluster; its nodes are the servers",
         "shadowprice.executors.kubernetes.executor:KubernetesExecutor",
         needs="kubernetes_asyncio",
     ),
@@ -61,8 +61,8 @@ EXECUTORS: Final[Mapping[str, ExecutorInfo]] = {
 def create_executor(name: str, options: ExecutorOptions) -> Executor:
     """Create an executor by its name or by ``./file.py:NAME``, without opening it.
 
-    Raises InputError if it can't be loaded, or an address is given to one that takes none, and
-    `MissingExecutorError` if a package that it requires isn't installed.
+    Raises InputError if the executor can't be loaded, or has an address that it doesn't take.
+    Raises `MissingExecutorError` if a package that it requires isn't installed.
     """
     if is_file_reference(name):
         return _create_external(FileExtension.read(name, "--executor"), options)
@@ -74,7 +74,7 @@ def create_executor(name: str, options: ExecutorOptions) -> Executor:
         names = [*EXECUTORS, *installed]
         hint = hint_for_unknown(name, names)
         raise InputError(Fault("--executor", f"unknown executor {quote_for_display(name)}", hint))
-    if options.address and not entry.needs:
+    if options.address and not entry.needs:  # only remote executors need a package
         addressed = " or ".join(other.name for other in EXECUTORS.values() if other.needs)
         hint = f"leave it out, or choose --executor {addressed}"
         raise InputError(Fault("--address", f"the executor {name} runs jobs here", hint))
@@ -86,7 +86,6 @@ def create_executor(name: str, options: ExecutorOptions) -> Executor:
 
 
 def _create_external(extension: Extension, options: ExecutorOptions) -> Executor:
-    """Create an executor that isn't part of this package."""
     loaded = extension.load()
     location = f"--executor {extension.name}"
     if isinstance(extension, FileExtension):

@@ -41,9 +41,9 @@ from shadowprice.executors.contract import (
 Result = TypeVar("Result")
 
 SECOND: Final = 1_000_000_000  # nanoseconds in a second
-ORIGIN: Final = 1_800_000_000 * SECOND  # wall time of a start: a multiple of slots up to 1 h
-STARTED: Final = 3_600 * SECOND  # initial time: programs take time 0 for one that was long ago
-MAX_STEPS_AT_ONCE: Final = 100_000  # turns without progress of time: a livelock
+ORIGIN: Final = 1_800_000_000 * SECOND  # initial wall time: a full hour, so that slots start then
+STARTED: Final = 3_600 * SECOND  # initial loop time; not 0, because programs use 0 for long ago
+MAX_STEPS_AT_ONCE: Final = 100_000  # turns of the loop without progress of time: a livelock
 
 Rate = Callable[[Sequence[ServerAllocation]], float]  # mini-batches per second for a placement
 SIGTERM_EXIT: Final = 143
@@ -64,7 +64,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.elapsed = STARTED  # its clock in nanoseconds
         self._turns = 0
         self.advances = 0
-        super().__init__(_Jump(self._advance))
+        super().__init__(_JumpingSelector(self._advance))
 
     def time(self) -> float:
         """Return the loop's clock in seconds."""
@@ -97,20 +97,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
 
-class _Jump(selectors.SelectSelector):
-    """Advances time instead of waiting for files: only the loop's own pipe is registered."""
+class _JumpingSelector(selectors.SelectSelector):
+    """Advances time instead of waiting: the only registered file is the loop's own pipe."""
 
     def __init__(self, advance: Callable[[float | None], None]) -> None:
         super().__init__()
-        self._pass = advance
+        self._advance = advance
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self._pass(timeout)
+        self._advance(timeout)
         return []
 
 
 class VirtualClock:
-    """Clocks of a machine in a loop's time, which starts at `ORIGIN`."""
+    """A machine's clocks, which follow a loop's time; the wall clock starts at `ORIGIN`."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -152,16 +152,16 @@ class VirtualJob:
     work: float  # mini-batches after which it exits with status 0
     rate: Rate  # on servers of speed 1
     launch_seconds: float = 0.0  # from the start command until its processes run
-    start_seconds: tuple[float, ...] = (0.0,)  # from then to its first step; last one repeats
+    start_seconds: tuple[float, ...] = (0.0,)  # then to the first step, by generation; last repeats
     save_seconds: float | None = None  # to save on SIGTERM; None if it ends without a checkpoint
     save_every: float | None = None  # of training between checkpoints; None if it writes none
-    report_every: float | None = None  # first at its first step; None for no reports
-    fails_after: Mapping[int, float] = field(default_factory=dict)
+    report_every: float | None = None  # the first after its first step; None for no reports
+    fails_after: Mapping[int, float] = field(default_factory=dict)  # of training, by generation
     hangs_at: float | None = None  # mini-batches after which it makes no progress
 
     @property
     def max_progress(self) -> float:
-        """Mini-batches that it completes at most."""
+        """Maximum number of mini-batches that it completes."""
         return self.work if self.hangs_at is None else min(self.work, self.hangs_at)
 
     def start_seconds_for(self, generation: int) -> float:
@@ -185,7 +185,7 @@ class VirtualGeneration:
     first_step_at: float | None = None
     halted_at: float | None = None  # when it stopped training, to save or because it ended
     stop_ordered: float | None = None
-    command: int = 0
+    command: int = 0  # number of the stop command
     ended_at: float | None = None
     end: Ended | StartRefused | None = None
     saved: float = 0.0  # mini-batches of the checkpoint that it left; set at its end
@@ -230,7 +230,7 @@ class VirtualGeneration:
         return 0.0 if self.ended_at is None else self.progress_at(self.ended_at) - self.saved
 
     def build_report(self, now: float, wall: float) -> Progressed:
-        """Return the job's progress report at loop time ``now``; the first measures the change."""
+        """Return a progress report at loop time ``now``; the first has the times of the change."""
         metrics: dict[str, float] = {}
         saving = self.previous_save_seconds
         if self.first_report and saving is not None and self.started_at is not None:
@@ -249,7 +249,8 @@ class VirtualGeneration:
 class VirtualExecutor:
     """Runs simulated jobs; like a cluster, it outlives the services that use it.
 
-    ``speeds`` are by server, 1 if absent; the slowest server of a placement decides.
+    ``speeds`` are factors of jobs' rates by server, by default 1. A generation runs at the speed of
+    its slowest server.
     """
 
     capabilities = ExecutorCapabilities(discovers_servers=True)
@@ -268,7 +269,8 @@ class VirtualExecutor:
         self._live: dict[str, VirtualGeneration] = {}
         self._fences: dict[str, int] = {}
         self._checkpoints: dict[str, float] = {}
-        self._left: dict[str, tuple[float | None, float]] = {}
+        # Seconds that each job's last generation took to save, and when it ended.
+        self._last_ends: dict[str, tuple[float | None, float]] = {}
         self._capacity: dict[str, Mapping[str, int]] = {}
         self._gone: set[str] = set()
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
@@ -286,8 +288,8 @@ class VirtualExecutor:
     def return_server(self, server: str) -> None:
         """Add a lost server again."""
         self._gone.discard(server)
-        server_slice = ServerInfo(server, self._capacity.get(server, {}))
-        self._reports.put_nowait(ServerSeen(server_slice, self._wall()))
+        info = ServerInfo(server, self._capacity.get(server, {}))
+        self._reports.put_nowait(ServerSeen(info, self._wall()))
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -317,7 +319,8 @@ class VirtualExecutor:
         self._fences[spec.job] = spec.generation
         job, now = self.jobs[spec.job], self._now()
         speed = min(self.speeds.get(share.server, 1.0) for share in spec.placement)
-        base, previous = self._checkpoints.get(spec.job, 0.0), self._left.get(spec.job, (None, now))
+        base = self._checkpoints.get(spec.job, 0.0)
+        previous = self._last_ends.get(spec.job, (None, now))
         entry = VirtualGeneration(spec, job, now, job.rate(spec.placement) * speed, base, *previous)
         self._entries[key] = entry
         self.generations.append(entry)
@@ -330,10 +333,10 @@ class VirtualExecutor:
         return Receipt.ACCEPTED
 
     def _refusal(self, spec: GenerationSpec) -> str:
-        """Return why a placement is missing or not free; empty if it is usable."""
+        """Return why a placement can't be used: a server is missing or full; else empty."""
         for share in spec.placement:
             if share.server in self._gone or share.server not in self._capacity:
-                return f"server {share.server} is not there"
+                return f"server {share.server} is gone or unknown"
         used = self.used()
         for share in spec.placement:
             for resource, capacity in self._capacity[share.server].items():
@@ -377,7 +380,7 @@ class VirtualExecutor:
         limit = entry.spec.program.grace if grace is None else grace
         saving = entry.job.save_seconds
         if entry.first_step_at is None or self._now() < entry.first_step_at or saving is None:
-            self._call_later(0.0, self._on_stopped, entry, None, False)
+            self._call_later(0.0, self._on_stopped, entry, None, False)  # nothing to save
         elif saving > limit:
             self._call_later(limit, self._on_stopped, entry, None, True)
         else:
@@ -437,10 +440,10 @@ class VirtualExecutor:
         forced: bool = False,
     ) -> None:
         now = self._now()
-        done = ending is Ending.DONE or saving is not None
-        entry.saved = entry.progress_at(now) if done else entry.checkpoint_progress_at(now)
+        keeps_all = ending is Ending.DONE or saving is not None
+        entry.saved = entry.progress_at(now) if keeps_all else entry.checkpoint_progress_at(now)
         self._checkpoints[entry.spec.job] = entry.saved
-        self._left[entry.spec.job] = saving, now
+        self._last_ends[entry.spec.job] = saving, now
         wall = self._wall()
         end = Ended(entry.command, *entry.key, wall, ending, code, reason, (), forced)
         self._end_generation(entry, end)
@@ -454,7 +457,7 @@ class VirtualExecutor:
     # ------------------------------------------------------------------ reports
 
     async def progress(self) -> Sequence[Progressed]:
-        """Return what running jobs would report now; see `PollsProgress`."""
+        """Return the current progress of running jobs that report; see `PollsProgress`."""
         now, wall = self._now(), self._wall()
         return [
             entry.build_report(now, wall)
@@ -548,6 +551,7 @@ class VirtualExecutor:
         return asyncio.get_running_loop().time()
 
     def _wall(self, moment: float | None = None) -> float:
+        """Return the wall time, in seconds, now or at a loop time."""
         now = self._clock.wall() / SECOND
         return now if moment is None else now - self._now() + moment
 

@@ -1,8 +1,8 @@
 """A connection to a Kubernetes API server, with JSON objects as mappings.
 
 The client library reads addresses, certificates and tokens from a kubeconfig or from the service
-account of a pod. It rereads the account's token when that is renewed. `CredentialRefresher` renews
-the token of a kubeconfig, which a plugin of the cloud provider may issue for minutes.
+account of a pod. It rereads the account's token from time to time. `CredentialRefresher` renews the
+token of a kubeconfig: a plugin of the cloud provider may issue tokens that expire in minutes.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ IN_CLUSTER: Final = "in-cluster"  # address that selects the service account of 
 SERVICE_ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 REQUEST_TIMEOUT_SECONDS: Final = 30.0  # timeout of a request, in seconds
 RETRY_TIMEOUT_SECONDS: Final = 60.0  # seconds for which a throttled request (429) is retried
-MAX_RETRY_DELAY_SECONDS: Final = 5.0  # of these retries, unless the server demands more
+MAX_RETRY_DELAY_SECONDS: Final = 5.0  # of these retries, unless the server demands a longer delay
 PAGE_OBJECTS: Final = 500  # objects per page of a list
-MAX_INFLIGHT_REQUESTS: Final = 8  # a slot's requests at once would block the API server
-TOKEN_REFRESH_MARGIN_SECONDS: Final = 120.0  # seconds before its expiry that a token is renewed
+MAX_INFLIGHT_REQUESTS: Final = 8  # a slot has many requests, which would block the API server
+TOKEN_REFRESH_MARGIN_SECONDS: Final = 120.0  # a token is renewed so long before its expiry
 MIN_TOKEN_REFRESH_SECONDS: Final = 10.0  # a plugin may be slow, or return expired tokens
 
-_TOKEN_KEY: Final = "BearerToken"  # of the library's configuration
-_CONNECTIONS: Final = 1000
+_TOKEN_KEY: Final = "BearerToken"  # in the library's configuration
+_MAX_CONNECTIONS: Final = 1000
 _CONFIG_ERRORS: Final = (
     OSError,
     ValueError,
@@ -55,8 +55,9 @@ _CONFIG_ERRORS: Final = (
     AttributeError,
     yaml.YAMLError,
 )
-"""Exceptions besides the library's own that an invalid kubeconfig causes."""
-_MAX_LINE_BYTES: Final = 8 << 20  # maximum bytes of a line; no object is that large
+"""Exceptions that the library raises for an invalid kubeconfig, besides its own."""
+
+_MAX_LINE_BYTES: Final = 8 << 20  # maximum bytes of a streamed line; objects are smaller
 _MAX_MESSAGE_CHARS: Final = 500
 
 
@@ -69,8 +70,8 @@ class MissingLibraryError(MissingExtraError):
 class CredentialRefresher:
     """Renews the bearer token of a kubeconfig: before it expires, and if the server refuses it.
 
-    ``load`` reads the kubeconfig into a new configuration, which runs its plugin if it has one, and
-    returns the token and its expiry in seconds since 1970, None if unknown.
+    ``load`` reads the kubeconfig again, and runs its plugin if it has one. It returns the token and
+    the token's expiry in seconds since 1970; each is None if unknown.
     """
 
     def __init__(
@@ -78,20 +79,20 @@ class CredentialRefresher:
     ) -> None:
         self._load = load
         self._expiry = expiry
-        self._tried = time.monotonic()
+        self._tried = time.monotonic()  # time of the last attempt
         self._lock = asyncio.Lock()
 
     async def __call__(self, configuration: Any) -> None:
-        """Renew the token of a configuration if it expires soon; the hook of the library."""
+        """Renew the token of a configuration if it expires soon; the library calls it as a hook."""
         if self._expires_soon():
             async with self._lock:
-                if self._expires_soon():
+                if self._expires_soon():  # another request may have renewed it
                     await self._renew(configuration)
 
     async def replace(self, configuration: Any, refused: str | None) -> bool:
         """Replace a token that the server refused; return whether there is a new one."""
         async with self._lock:
-            if configuration.api_key.get(_TOKEN_KEY) == refused:
+            if configuration.api_key.get(_TOKEN_KEY) == refused:  # no other request replaced it
                 await self._renew(configuration)
             return bool(configuration.api_key.get(_TOKEN_KEY) != refused)
 
@@ -116,8 +117,8 @@ class CredentialRefresher:
 class ApiClient:
     """A connection to one API server, as one user; created by `open`.
 
-    ``namespace`` is that of the context or the service account, by default ``default``.
-    ``requests`` counts the requests sent, including retries.
+    ``namespace`` is the namespace of the context or the service account, else ``default``.
+    ``requests`` counts the sent requests, including retries.
     """
 
     def __init__(
@@ -128,25 +129,25 @@ class ApiClient:
         self._credentials = credentials
         self.requests = 0
         self._may_write: Callable[[], bool] = lambda: True
-        self._last_date: tuple[str, float] = ("", 0.0)
+        self._last_date: tuple[str, float] = ("", 0.0)  # of the last response, and when it arrived
         self._slots = asyncio.Semaphore(MAX_INFLIGHT_REQUESTS)
 
     @classmethod
     async def open(cls, address: str = "", context: str = "") -> ApiClient:
         """Read the server's address and credentials, without sending a request.
 
-        ``address`` is the path of a kubeconfig, or ``in-cluster``. If empty: in-cluster in a pod
-        with a service account, else ``$KUBECONFIG`` or ``~/.kube/config``. ``context`` is one of
-        the kubeconfig; empty for the current one. Raises `ConfigError` if the file is missing or
-        invalid, and `MissingLibraryError` if the client library isn't installed.
+        ``address`` is the path of a kubeconfig, or ``in-cluster``. An empty address means
+        ``in-cluster`` in a pod with a service account, else ``$KUBECONFIG`` or ``~/.kube/config``.
+        ``context`` is a context of the kubeconfig; empty for its current one. Raises `ConfigError`
+        if the file is missing or invalid, and `MissingLibraryError` without the client library.
         """
-        try:  # this import takes seconds
+        try:  # in a thread, because this import takes seconds
             client, config = await asyncio.to_thread(_import_library)
         except ModuleNotFoundError as error:
             purpose = "speaking to Kubernetes"
             raise MissingLibraryError("kubernetes_asyncio", "kubernetes", purpose) from error
         configuration = client.Configuration()
-        configuration.connection_pool_maxsize = _CONNECTIONS
+        configuration.connection_pool_maxsize = _MAX_CONNECTIONS
         in_cluster = address == IN_CLUSTER or (
             not address and "KUBERNETES_SERVICE_HOST" in os.environ and SERVICE_ACCOUNT_DIR.is_dir()
         )
@@ -168,7 +169,7 @@ class ApiClient:
             if in_cluster:
                 location = IN_CLUSTER
             hint = "write the path of a kubeconfig, or in-cluster"
-            path = escape_controls(location[: int(bounds.PATH.maximum)])  # in full, to be corrected
+            path = escape_controls(location[: int(bounds.PATH.maximum)])  # not shortened further
             fault = Fault("--address", f"'{path}' doesn't name a cluster: {text}", hint)
             raise ConfigError(str(fault)) from error
 
@@ -178,15 +179,15 @@ class ApiClient:
         return str(self._client.configuration.host)
 
     def restrict_writes(self, may_write: Callable[[], bool]) -> None:
-        """Send requests that change objects only while a call returns True; urgent ones always.
+        """Only send requests that change objects if ``may_write`` returns True; urgent ones always.
 
         It is called right before each request, so that a suspended process which lost its lease
-        writes nothing.
+        writes nothing. Urgent requests are those of leases.
         """
         self._may_write = may_write
 
     def time(self) -> float | None:
-        """Return the server's time in seconds since 1970, one late at most; None if unknown."""
+        """Return the server's time in seconds since 1970, up to 1 s behind; None if unknown."""
         date, received = self._last_date
         try:
             server_time = parsedate_to_datetime(date).timestamp()
@@ -209,7 +210,7 @@ class ApiClient:
         return await self.request("GET", path, query=query)
 
     async def find(self, path: str, *, urgent: bool = False) -> dict[str, Any] | None:
-        """Return an object, None if it doesn't exist; see `request`."""
+        """Return an object, None if it doesn't exist; otherwise see `request`."""
         try:
             return await self.request("GET", path, urgent=urgent)
         except ApiError as error:
@@ -253,9 +254,9 @@ class ApiClient:
     ) -> dict[str, Any]:
         """Send a request, with retries if it is throttled (429).
 
-        At most `MAX_INFLIGHT_REQUESTS` are sent concurrently; ``urgent`` ones don't count. Raises
-        as `get` does, also if it is throttled for more than `RETRY_TIMEOUT_SECONDS` seconds, and
-        `LeadershipLostError` if the connection must not write now.
+        At most `MAX_INFLIGHT_REQUESTS` are sent concurrently, besides ``urgent`` ones. Raises the
+        errors of `get`, also if it is throttled for more than `RETRY_TIMEOUT_SECONDS` seconds.
+        Raises `LeadershipLostError` if `restrict_writes` forbids the request.
         """
         text = await self._send(method, path, urgent=urgent, query=query or {}, body=body)
         try:
@@ -270,7 +271,7 @@ class ApiClient:
 
     async def _send(self, method: str, path: str, *, urgent: bool = False, **request: Any) -> bytes:
         until = time.monotonic() + RETRY_TIMEOUT_SECONDS
-        pauses = Backoff(1.0, MAX_RETRY_DELAY_SECONDS)
+        backoff = Backoff(1.0, MAX_RETRY_DELAY_SECONDS)
         while True:
             try:
                 async with (
@@ -294,21 +295,21 @@ class ApiClient:
             self._last_date = (response.headers.get("Date", ""), time.monotonic())
             if response.status < 400:
                 return text
-            pause = max(pauses.record_failure(), _retry_delay(response.headers.get("Retry-After")))
+            pause = max(backoff.record_failure(), _retry_delay(response.headers.get("Retry-After")))
             if response.status != 429 or time.monotonic() + pause > until:
                 raise _error_from_response(response.status, text)
             await asyncio.sleep(pause)
 
     async def lines(
-        self, path: str, *, silence: float, answer: float = REQUEST_TIMEOUT_SECONDS, **query: object
+        self, path: str, *, silence: float, start: float = REQUEST_TIMEOUT_SECONDS, **query: object
     ) -> AsyncGenerator[bytes]:
         """Yield the lines of a streamed response, with their line ends.
 
-        A caller that may stop early closes it (`contextlib.aclosing`). ``silence`` is the timeout
-        in seconds between pieces of data, ``answer`` that of the response's start.
+        A caller that may stop early has to close it (`contextlib.aclosing`). ``silence`` is the
+        timeout in seconds between pieces of data, ``start`` the timeout of the response's start.
         """
         try:
-            async with asyncio.timeout(answer):
+            async with asyncio.timeout(start):
                 response = await self._start_request("GET", path, query=query)
             try:
                 if response.status >= 400:
@@ -348,10 +349,10 @@ class ApiClient:
         headers = {"Accept": "application/json, */*", "Content-Type": content}
         headers["User-Agent"] = "shadowprice"
         configuration = self._client.configuration
-        for is_last in (False, True):
+        for is_last in (False, True):  # the second time with a new token
             await self._client.update_params_for_auth(headers, [], [_TOKEN_KEY])
             token = configuration.api_key.get(_TOKEN_KEY)
-            # After the credentials, which a plugin may take seconds to renew.
+            # Checked last, because renewing the credentials may have taken seconds.
             if is_restricted and not self._may_write():
                 raise LeadershipLostError
             self.requests += 1
@@ -378,7 +379,7 @@ def _import_library() -> tuple[Any, Any]:
 
 
 def _client_error() -> type[Exception]:
-    import aiohttp  # noqa: PLC0415  # the library's own
+    import aiohttp  # noqa: PLC0415  # a dependency of the client library
 
     error: type[Exception] = aiohttp.ClientError
     return error
@@ -387,7 +388,7 @@ def _client_error() -> type[Exception]:
 async def _kubeconfig(
     client: Any, config: Any, configuration: Any, address: str, context: str
 ) -> tuple[str, CredentialRefresher]:
-    """Read a kubeconfig into a configuration; return the context's namespace and its refresher."""
+    """Read a kubeconfig into a configuration; return the context's namespace and a refresher."""
     path = address or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")  # noqa: PTH111  # without a home, Path.home() raises
     first = path.split(os.pathsep)[0]
     if not Path(first).is_file():
@@ -416,15 +417,15 @@ def _token_expiry(loader: Any) -> float | None:
     return expiry.timestamp() if isinstance(expiry, datetime) else None
 
 
-def _abort(answer: Any) -> None:
+def _abort(response: Any) -> None:
     """Abort a response.
 
-    A connection that is only closed waits half a minute for the server's close, and would outlive
-    this object and its event loop.
+    After a mere close, the connection waits half a minute for the server, and so outlives this
+    object and its event loop.
     """
-    connection = answer.connection
+    connection = response.connection
     transport = None if connection is None else connection.transport
-    answer.close()
+    response.close()
     if transport is not None:
         transport.abort()
 

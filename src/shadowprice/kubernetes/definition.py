@@ -2,10 +2,10 @@
 
 ``python -m shadowprice.kubernetes.definition [--rules]`` prints it.
 
-A structural schema gives every value one type and allows no unions of types. References are
-resolved, null is omitted (a key is absent instead), and quantities become
-``x-kubernetes-int-or-string``. Models distinguished by their ``kind`` become one object with the
-keys of all, and a rule (``oneOf``) for each kind.
+Kubernetes requires a structural schema, in which every value has exactly one type. So references
+are resolved, null is omitted (a key is absent instead), and quantities become
+``x-kubernetes-int-or-string``. Models that differ by their ``kind``, such as utilities, become one
+object with the keys of all of them, and a rule (``oneOf``) for each kind.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Document = dict[str, Any]
 EXCLUDED_KEYS: Final = frozenset(
     {"name", "tenant", "arrival", "tasks", "deadline", "miss_probability"}
 )
-"""Keys of a job file that a resource lacks. Metadata has name, tenant and time; no bags."""
+"""Keys of a job file that a resource lacks: metadata has name, tenant and time; no bags."""
 
 REQUIRED: Final = ("worker", "run")
 IMMUTABLE_KEYS: Final = ("worker", "ps", "update_time", "gradient", "internal_bandwidth", "family")
 """Keys that validation rules make immutable, if the API server supports rules.
 
-`run` isn't included: rules can't compare its command, a text or a list. The controller refuses that
-change.
+`run` isn't included, because rules can't compare its command, which is a text or a list. The
+controller refuses to change it.
 """
 
 CEL_RULES: Final[Sequence[Mapping[str, str]]] = (
@@ -67,7 +67,7 @@ CEL_RULES: Final[Sequence[Mapping[str, str]]] = (
         "message": "steps takes the place of epochs, chunks and minibatches; remove those",
     },
     {
-        # With steps and a measured curve, the curve has the maximum.
+        # With steps and a measured curve, the curve gives the maximum, so it isn't checked here.
         "rule": (
             "!has(self.workers) || (has(self.workers.min) ? self.workers.min : 1) <= "
             "(has(self.workers.max) ? self.workers.max : (has(self.chunks) ? self.chunks : 1)) "
@@ -107,7 +107,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "": "A job as in a job file, without name and tenant. Quantities have units: 20min, 241MB, "
     "10Gbps.",
     "steps": "All mini-batches of the job, over all workers. Takes the place of epochs, chunks and "
-    "minibatches; the maximum number of workers is then workers.max, or that of throughput, or 1.",
+    "minibatches; the maximum number of workers is then workers.max, else the maximum in "
+    "throughput, else 1.",
     "epochs": "Passes over the data; default: 1. Prefer steps.",
     "chunks": "Number of data chunks, also the maximum number of workers; default: 1. Prefer "
     "steps.",
@@ -189,7 +190,7 @@ STATUS: Final[Mapping[str, str]] = {
     "job": "Name of the job in the service.",
     "tenant": "Tenant that owns the job.",
     "promise": "Promised completion time.",
-    "completion": "Completion time; of an open job, by its current plan.",
+    "completion": "Completion time; while the job is open, that of its current plan.",
     "progress": "Mini-batches done.",
     "required": "Total mini-batches.",
     "generation": "Number of the newest generation: one run at one placement.",
@@ -238,11 +239,11 @@ PASSED_THROUGH_KEYWORDS: Final = (
     "maxProperties",
     "pattern",
 )
-"""Keywords that mean the same in both."""
+"""Keywords with the same meaning in JSON schemas and structural schemas."""
 
 
 class SchemaError(ShadowpriceError):
-    """A model can't be expressed as a structural schema; change the model or the conversion."""
+    """A model has no structural schema: the model or this conversion has to change."""
 
     code = "schema"
 
@@ -255,30 +256,29 @@ def to_structural_schema(
 ) -> Document:
     """Convert a JSON schema from ``model_json_schema`` to a structural schema.
 
-    ``descriptions`` are of fields by dotted path from the model, and ``path`` is that of the model
+    ``descriptions`` are those of fields, by their dotted path. ``path`` is the path of the model
     itself. ``absent`` are keys of the model to omit. Raises `SchemaError` if the schema has no
     structural form.
     """
-    document = _Translation(schema.get("$defs", {}), descriptions).value(schema, path)
+    document = _Converter(schema.get("$defs", {}), descriptions).value(schema, path)
     for key in absent:
         document["properties"].pop(key, None)
     return document
 
 
-class _Translation:
+class _Converter:
     def __init__(self, models: Mapping[str, Any], descriptions: Mapping[str, str]) -> None:
         self._models = models
         self._descriptions = descriptions
 
     def value(self, schema: Mapping[str, Any], path: str) -> Document:
         """Return the structural schema of one value, with its description."""
-        document = self._untyped_schema(self._resolve(schema), path)
+        document = self._schema_without_description(self._resolve(schema), path)
         document.pop("description", None)
         description = self._descriptions.get(path)
         return document if description is None else {"description": description, **document}
 
     def _resolve(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Resolve references and nullable types."""
         while True:
             if "$ref" in schema:
                 schema = self._models[schema["$ref"].rpartition("/")[2]]
@@ -290,9 +290,9 @@ class _Translation:
             else:
                 return schema
 
-    def _untyped_schema(self, schema: Mapping[str, Any], path: str) -> Document:
+    def _schema_without_description(self, schema: Mapping[str, Any], path: str) -> Document:
         if "discriminator" in schema:
-            return self._kinds(schema, path)
+            return self._tagged_union(schema, path)
         if "anyOf" in schema:
             return _union(schema["anyOf"], path)
         document = {key: schema[key] for key in PASSED_THROUGH_KEYWORDS if key in schema}
@@ -301,6 +301,7 @@ class _Translation:
         for limit in ("minimum", "maximum"):
             exclusive = f"exclusive{limit.title()}"
             if exclusive in schema:
+                # Integers get an inclusive limit, as `exclusiveMinimum` is a boolean here.
                 is_integer = document["type"] == "integer"
                 step = (1 if limit == "minimum" else -1) if is_integer else 0
                 document[limit] = schema[exclusive] + step
@@ -329,14 +330,14 @@ class _Translation:
                 result["required"] = list(schema["required"])
         elif isinstance(schema.get("additionalProperties"), Mapping):
             result["additionalProperties"] = self.value(schema["additionalProperties"], f"{path}.*")
-        else:
+        else:  # a mapping with any values
             result["x-kubernetes-preserve-unknown-fields"] = True
 
-    def _kinds(self, schema: Mapping[str, Any], path: str) -> Document:
-        """Return a discriminated union of models as one object with a rule for each kind."""
+    def _tagged_union(self, schema: Mapping[str, Any], path: str) -> Document:
+        """Return a union of models, discriminated by a tag, as one object with a rule for each."""
         tag = schema["discriminator"]["propertyName"]
         kinds = {
-            kind: self._untyped_schema(self._models[reference.rpartition("/")[2]], path)
+            kind: self._schema_without_description(self._models[reference.rpartition("/")[2]], path)
             for kind, reference in schema["discriminator"]["mapping"].items()
         }
         properties: Document = {}
@@ -369,7 +370,6 @@ class _Translation:
 
 
 def _union(choices: list[Mapping[str, Any]], path: str) -> Document:
-    """Return the schema of a value that may have several types."""
     types = {choice.get("type") for choice in choices}
     if any(choice.get("format") == "double" for choice in choices):
         return {"x-kubernetes-preserve-unknown-fields": True}  # int-or-string excludes fractions
@@ -384,7 +384,7 @@ def _union(choices: list[Mapping[str, Any]], path: str) -> Document:
 
 
 def build_crd(*, rules: bool) -> Document:
-    """Return the definition, with ``rules`` for servers that support validation rules."""
+    """Return the definition; add ``rules`` only for servers that support validation rules."""
     spec = to_structural_schema(JobSpec.model_json_schema(), FIELDS, "", EXCLUDED_KEYS)
     spec["required"] = list(REQUIRED)
     for key in ("worker", "ps"):
@@ -434,7 +434,6 @@ def build_crd(*, rules: bool) -> Document:
 
 
 def _status() -> Document:
-    """Return the schema of the status that the controller writes."""
     text, number, moment = {"type": "string"}, {"type": "number"}, {"format": "date-time"}
     count = {"type": "integer", "format": "int64"}
     named = ("state", "job", "reason", "explanation", "tenant")
@@ -467,7 +466,11 @@ def _status() -> Document:
     properties = {
         name: {**types[name], "description": description} for name, description in STATUS.items()
     }
-    return {"type": "object", "description": "What became of it.", "properties": properties}
+    return {
+        "type": "object",
+        "description": "State of the job in the service.",
+        "properties": properties,
+    }
 
 
 def supports_cel_rules(schema: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ class ConfigError(ShadowpriceError):
 
 
 class ApiError(ShadowpriceError):
-    """The API server refused a request.
+    """A request failed.
 
     ``status`` is the HTTP status, 0 without a response. ``reason`` is the server's code, such as
     ``NotFound``, ``Conflict``, ``AlreadyExists`` or ``Expired``. ``message`` is for people.
@@ -48,7 +48,7 @@ class ApiError(ShadowpriceError):
 
     @property
     def refused(self) -> bool:
-        """Whether a repetition would be refused too: no right, no namespace, invalid object."""
+        """Whether the server would refuse a retry too: no right, no namespace, invalid object."""
         return self.status in {400, 401, 403, 404, 405, 413, 422}
 
     @property

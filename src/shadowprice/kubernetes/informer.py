@@ -1,8 +1,8 @@
 """A cache of one kind of objects in an API server: list, then watch.
 
-A watch continues from the version of the list. If the server has dropped that version (410), the
-objects are listed again, and the changes found are reported like events. Other failures only
-restart the watch.
+A watch continues from the version of the list. If the server has dropped this version (410), the
+objects are listed again, and differences are reported like events. Other failures only restart the
+watch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ log = logging.getLogger("shadowprice.kubernetes")
 CachedT = TypeVar("CachedT")
 
 WATCH_TIMEOUT_SECONDS: Final = 120  # of one watch; the next one continues from its version
-INITIAL_BACKOFF_SECONDS: Final = 0.2
+WATCH_SILENCE_MARGIN_SECONDS: Final = 20.0  # the server ends a watch; without it, the client does
+INITIAL_BACKOFF_SECONDS: Final = 0.2  # of failures, and of watches that end at once
 MAX_BACKOFF_SECONDS: Final = 5.0
-"""Initial and maximum backoff in seconds, also of watches that end at once."""
 
 MIN_HEALTHY_WATCH_SECONDS: Final = 1.0  # seconds after which a watch counts as successful
 
@@ -37,9 +37,9 @@ MIN_HEALTHY_WATCH_SECONDS: Final = 1.0  # seconds after which a watch counts as 
 class Informer(Generic[CachedT]):
     """Caches a reduced form of all objects of one kind, by ``NAMESPACE/NAME`` or ``NAME``.
 
-    ``reduce`` returns the cached form of an object, None to omit it. ``changed`` receives every
-    change: key, old and new form; None if the object is absent. ``path`` and ``query`` are those of
-    the list. ``healthy`` is true if the last request succeeded.
+    ``reduce`` returns the cached form of an object, None to omit it. ``changed`` receives the key,
+    old and new form of every changed object; a form is None if the object is absent. ``path`` and
+    ``query`` are those of the list request. ``healthy`` is true if the last request succeeded.
     """
 
     connection: ApiClient
@@ -72,30 +72,30 @@ class Informer(Generic[CachedT]):
         async for page in self.connection.pages(self.path, **self.query):
             self.lists += 1
             for item in page.get("items") or ():
-                kept = self.reduce(item)
-                if kept is not None:
-                    items[object_key(item)] = kept
+                reduced = self.reduce(item)
+                if reduced is not None:
+                    items[object_key(item)] = reduced
         self._version = page["metadata"]["resourceVersion"]
         self.healthy = True
         for key in self.items.keys() - items.keys():
             self._store(key, None)
-        for key, kept in items.items():
-            self._store(key, kept)
+        for key, reduced in items.items():
+            self._store(key, reduced)
 
-    def _store(self, key: str, kept: CachedT | None) -> None:
+    def _store(self, key: str, reduced: CachedT | None) -> None:
         old = self.items.get(key)
-        if kept is None:
+        if reduced is None:
             self.items.pop(key, None)
         else:
-            self.items[key] = kept
-        if old != kept:
+            self.items[key] = reduced
+        if old != reduced:
             try:
-                self.changed(key, old, kept)
+                self.changed(key, old, reduced)
             except Exception:
                 log.exception("failed to process an event of %s on %s", self.path, key)
 
     async def _follow(self) -> None:
-        pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        backoff = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         while True:
             try:
                 if not self._version:
@@ -103,7 +103,7 @@ class Informer(Generic[CachedT]):
                 started = time.monotonic()
                 await self._watch()
                 if time.monotonic() - started >= MIN_HEALTHY_WATCH_SECONDS:
-                    pauses.reset()
+                    backoff.reset()
                     continue
             except ApiError as error:
                 if error.gone:
@@ -112,21 +112,22 @@ class Informer(Generic[CachedT]):
                 else:
                     self.healthy = False
                     log.info("failed to watch %s: %s", self.path, error)
-            except Exception:  # an object of unexpected form
+            except Exception:  # an object that `reduce` can't process
                 log.exception("listing %s again", self.path)
                 self._version = ""
-            await asyncio.sleep(pauses.record_failure())
+            await asyncio.sleep(backoff.record_failure())
 
     async def _watch(self) -> None:
         self.watches += 1
-        turn = random.randint(WATCH_TIMEOUT_SECONDS * 3 // 4, WATCH_TIMEOUT_SECONDS)
+        # Random, so that the watches of many informers don't restart together.
+        timeout = random.randint(WATCH_TIMEOUT_SECONDS * 3 // 4, WATCH_TIMEOUT_SECONDS)
         source = self.connection.lines(
             self.path,
-            silence=turn + 20.0,
+            silence=timeout + WATCH_SILENCE_MARGIN_SECONDS,
             watch=True,
             resourceVersion=self._version,
             allowWatchBookmarks=True,
-            timeoutSeconds=turn,
+            timeoutSeconds=timeout,
             **dict[str, Any](self.query),
         )
         async with aclosing(source) as lines:
@@ -142,7 +143,7 @@ class Informer(Generic[CachedT]):
                 if kind in {"ADDED", "MODIFIED"}:
                     self._store(object_key(item), self.reduce(item))
                 elif kind == "DELETED":
-                    # The final state is a change of its own, such as the exit of its containers.
+                    # The last state may be new, such as the exit of containers, so report it first.
                     last = self.reduce(item)
                     if last is not None and self.items.get(object_key(item)) != last:
                         self._store(object_key(item), last)

@@ -13,8 +13,8 @@ PLURAL: Final = "trainingjobs"
 CRD_NAME: Final = f"{PLURAL}.{GROUP}"  # name of the custom resource definition
 FINALIZER: Final = f"{GROUP}/cancel"  # keeps a deleted resource until its job has ended
 CLAIM: Final = f"{GROUP}/service"  # annotation: the service that drives a resource
-TENANT_LABEL: Final = f"{GROUP}/tenant"  # of a namespace's jobs; by default its name
-SHARE: Final = f"{GROUP}/share"  # annotation: a tenant's share; as a label it marks a quota
+TENANT_LABEL: Final = f"{GROUP}/tenant"  # of a namespace: its jobs' tenant, by default its name
+SHARE: Final = f"{GROUP}/share"  # annotation with a tenant's share; as a label, it marks a quota
 ACTIVE_LABEL: Final = f"{GROUP}/active"  # label of the service's pods: true on the leader
 MAX_NAME_CHARS: Final = 63  # maximum characters of a resource's name
 

@@ -7,7 +7,7 @@ import random
 import time
 from typing import Final
 
-JITTER: Final = 0.2  # maximum fraction by which jitter shortens a delay, so that retries spread out
+JITTER: Final = 0.2  # maximum share by which a delay is shortened, so that retries spread out
 
 
 class Backoff:
@@ -17,7 +17,7 @@ class Backoff:
         self._initial = initial
         self._maximum = maximum
         self._next_delay = initial
-        self._until = -math.inf
+        self._until = -math.inf  # monotonic end of the current delay
 
     def record_failure(self) -> float:
         """Record a failed attempt; return the delay until the next one in seconds."""

@@ -1,1 +1,1 @@
-"""The driver in simulated time: execution models, scenarios and audits."""
+"""Simulation of workloads: the driver in simulated time, scenarios, comparisons and audits."""

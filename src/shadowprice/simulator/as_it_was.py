@@ -1,4 +1,4 @@
-"""What happened in the log itself, in the same tables and measures as a run under a policy."""
+"""The schedule in the trace's log, in the tables and metrics of a run under a policy."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.traces.records import Trace
 
 LABEL: Final = "as it was"  # name of the log among the policies of a comparison
-MAX_SLOTS: Final = 10**6  # longest log, in slots, for which the table of slots is built
-GPU: Final = "gpu"  # the resource whose use the log shows
+MAX_SLOTS: Final = 10**6  # maximum slots of a log for which the table of slots is built
+GPU: Final = "gpu"  # the only resource whose use is taken from the log
+_TOLERANCE_SLOTS: Final = 1e-9  # rounding errors of times in slots
 
 
 def _no_decisions(_plans: bool) -> Iterator[Fields]:
-    """Return the decisions of a log: none are known."""
     return iter(())
 
 
 def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData) -> RunData | None:
     """Return the log as a run.
 
-    None if the log doesn't say how long every job waited, if it spans more than `MAX_SLOTS` slots,
-    or if ``run`` ended early (``--until``, an interruption).
+    The result is None if the log doesn't say how long every job waited, if it spans more than
+    `MAX_SLOTS` slots, or if ``run`` ended early (``--until``, an interruption).
 
     A job completes in the slot in which it ended in the log, whatever its final state, and earns
-    its utility there. It holds its GPUs from its last start to its end. Completion times, waits,
-    fairness and utilisation have the definitions of every other run. What earlier attempts ran is
-    lost, if the log says so; the number of restarts is unknown. ``run`` is any simulated run of the
-    same jobs on ``cluster``: it gives the layout of the tables.
+    its utility for that slot. It uses its GPUs from its last start to its end. Completion times,
+    waits, fairness and utilisation are defined as for every other run. Earlier attempts of a job
+    count as lost GPU-hours if the log has them; the number of restarts is unknown. ``run`` is any
+    simulated run of the same jobs on ``cluster``, and gives the layout of the tables.
     """
     if run.info["partial"] or run.info["until"] is not None:
         return None
@@ -48,12 +48,12 @@ def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData)
     timed = log.select("job", "submit", "duration", "queue", "gpus", known_losses)
     timed = run.jobs.select("job").join(timed, on="job", how="left", maintain_order="left")
     if timed.null_count().select(pl.sum_horizontal(pl.all())).item() or not len(timed):
-        return None
+        return None  # a job's time is unknown
     end = (timed["submit"] + timed["queue"] + timed["lost"] + timed["duration"]).to_numpy()
     start = end - timed["duration"].to_numpy()
     submitted = timed["submit"].to_numpy() / slot_seconds
     # A job that ends with its slot completes in it.
-    last = np.ceil(end / slot_seconds - 1e-9).astype(np.int64) - 1
+    last = np.ceil(end / slot_seconds - _TOLERANCE_SLOTS).astype(np.int64) - 1
     arrivals = np.array([job.arrival for job in jobs], dtype=np.int64)
     completion = np.maximum(last, arrivals)
     if completion.max(initial=0) - arrivals.min(initial=0) > MAX_SLOTS:
@@ -85,7 +85,7 @@ def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData)
     table = table.with_columns(fairness).select(run.jobs.columns)
     slots = _slots(run, table, start / slot_seconds, end / slot_seconds, timed["gpus"].to_numpy())
     summary = summarise(table, slots)
-    # The log may say nothing of other resources: neither 0 % nor what the jobs were given here.
+    # The log may not have other resources. Their utilisation is unknown, and not 0 %.
     utilisation = cast(dict[str, float | None], summary["utilisation"])
     summary["utilisation"] = {
         name: utilisation[name] if name == GPU else None for name in utilisation
@@ -113,7 +113,7 @@ def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData)
 
 
 def _lost_gpu_hours(log: pl.DataFrame, timed: pl.DataFrame) -> Floats | list[None]:
-    """Return the GPU-hours of each job's earlier attempts; None if the log has none of any job."""
+    """Return the GPU-hours of each job's earlier attempts; all None if the log has no attempts."""
     if log["lost"].null_count() == len(log):
         return [None] * len(timed)
     gpus = timed["gpus"].to_numpy()
@@ -123,42 +123,43 @@ def _lost_gpu_hours(log: pl.DataFrame, timed: pl.DataFrame) -> Floats | list[Non
 def _slots(
     run: RunData, jobs: pl.DataFrame, start: Floats, end: Floats, gpus: Floats
 ) -> pl.DataFrame:
-    """Return the table of slots: means of GPUs in use and of running jobs, and jobs that wait.
+    """Return the table of slots: mean GPUs in use, mean running jobs, and waiting jobs.
 
-    The number of running jobs is rounded up: a job that ran for part of a slot ran in it. Jobs that
-    wait are counted at the slot's end.
+    ``start`` and ``end`` of the jobs are in slots. The number of running jobs is rounded up,
+    because a job that ran for part of a slot counts. Waiting jobs are counted at the slot's end.
     """
     first = int(jobs["arrival"].min())  # type: ignore[arg-type]  # integers
     last = int(jobs["completion"].max())  # type: ignore[arg-type]  # integers
     edges = np.arange(first, last + 2, dtype=np.float64)
+    # Summed ages since the starts, minus ages since the ends, are the times run before an edge.
     used = np.diff(_weighted_ages(edges, end, gpus) - _weighted_ages(edges, start, gpus)) * -1.0
     ones = np.ones(len(start))
     running = np.diff(_weighted_ages(edges, end, ones) - _weighted_ages(edges, start, ones)) * -1.0
     ends = edges[1:]
     arrived = np.searchsorted(np.sort(jobs["submitted"].to_numpy()), ends, side="right")
-    begun = np.searchsorted(np.sort(start), ends, side="right")
+    started = np.searchsorted(np.sort(start), ends, side="right")
     utility = np.zeros(len(ends))
     np.add.at(utility, jobs["completion"].to_numpy() - first, jobs["utility"].to_numpy())
-    known = {
+    values = {
         "slot": np.arange(first, last + 1),
-        "running": np.ceil(running - 1e-9).astype(np.int64),
-        "queue": np.maximum(0, arrived - begun),
+        "running": np.ceil(running - _TOLERANCE_SLOTS).astype(np.int64),
+        "queue": np.maximum(0, arrived - started),
         "utility": utility,
         "used_gpu": used,
     }
     columns = []
     for name, kind in run.slots.schema.items():
-        if name in known:
-            columns.append(pl.Series(name, known[name]).cast(kind))
+        if name in values:
+            columns.append(pl.Series(name, values[name]).cast(kind))
         elif name.startswith("total_"):
             columns.append(pl.Series(name, [run.slots[name].max()] * len(ends), dtype=kind))
-        else:  # the log doesn't know it: the use of other resources, and prices
+        else:  # the log has no use of other resources, and no prices
             columns.append(pl.Series(name, [None] * len(ends), dtype=kind))
     return pl.DataFrame(columns)
 
 
 def _weighted_ages(edges: Floats, moments: Floats, weights: Floats) -> Floats:
-    """Return, for each edge, the weighted time from each earlier moment to the edge, summed."""
+    """Return for each edge the weighted sum of the times from all earlier moments to the edge."""
     order = np.argsort(moments)
     sums = np.concatenate(([0.0], np.cumsum(weights[order])))
     products = np.concatenate(([0.0], np.cumsum((weights * moments)[order])))

@@ -1,6 +1,7 @@
-"""Audits of a policy's promises to tenants: that misreports don't pay, and that sharing does.
+"""Audits of a policy: whether misreports pay for a tenant, and whether sharing the cluster does.
 
-A tenant can misstate its jobs in several ways. Its true revenue doesn't depend on the reports.
+A tenant can misreport its jobs in several ways. Its true revenue is computed from the true jobs, as
+utility minus payments.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from shadowprice.core.events import Charge, Command, Decided, DriverEvent, SlotE
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.accounts import TenantAccount, compute_tenant_accounts
+from shadowprice.results.accounts import MICRO, TenantAccount, compute_tenant_accounts
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.execution import ExecutionModel
 from shadowprice.simulator.scenario import Scenario, run_policy
@@ -30,11 +31,13 @@ from shadowprice.simulator.scenario import Scenario, run_policy
 MISREPORT_KINDS: Final = (
     "workers", "work", "less work", "split", "value", "urgency", "arrival", "several", "sham",
 )  # fmt: skip
-"""Properties that can be misreported, demands first."""
+"""Kinds of misreports, those of demands first."""
 
 MisreportFn = Callable[[Job], "ReportedJob | None"]
 """Function that misstates a job; it returns None if the job has no such property."""
 
+_MAX_LISTED: Final = 3  # maximum number of single misreports that a mixture's description lists
+_MIXTURE_SHARE: Final = 0.5  # mean share of a tenant's jobs that a mixture misreports
 _FACTORS: Final = (0.1, 0.25, 0.5, 0.8, 1.25, 2.0, 4.0, 10.0)
 _URGENCY_PARAMETERS: Final[Mapping[type, tuple[str, ...]]] = {
     utility.Sigmoid: ("decay", "target"),
@@ -49,17 +52,17 @@ _URGENCY_PARAMETERS: Final[Mapping[type, tuple[str, ...]]] = {
 class ReportedJob:
     """The reported version of a misreported job."""
 
-    jobs: tuple[Job, ...]  # the misstated job, or the parts that it is split into
-    need: int  # total progress, in units of the misreport, at which the true job is done
+    jobs: tuple[Job, ...]  # the misreported job, or the parts into which it is split
+    need: int  # total progress of these jobs at which the true job is done
     max_slot_progress: int | None = None
-    """Largest progress that counts per slot: parallel parts aren't faster than the job could be."""
+    """Maximum progress that counts per slot, because parallel parts aren't faster than the job."""
     pace: Fraction = Fraction(1)
-    """True progress of a slot divided by the declared one; below 1 if work was understated, above 1
-    if the throughput was."""
+    """True progress in a slot, over the declared progress. It is below 1 if the work was
+    understated, and above 1 if the throughput was understated."""
 
     @classmethod
     def of(cls, reported: Job, truth: Job) -> ReportedJob:
-        """Return one reported job that is done when the true one would be."""
+        """Return a single reported job, which is done at the progress that the true job needs."""
         return cls((reported,), truth.required)
 
 
@@ -74,7 +77,7 @@ class Misreport:
     """Report of each misreported job, by its true name."""
 
     def execution(self, true: ExecutionModel) -> ExecutionModel:
-        """Return the execution of the reported jobs: understated work isn't done any faster."""
+        """Return the execution of the reported jobs: they take their true time."""
         paces = {
             job.name: report.pace
             for report in self.reported.values()
@@ -87,7 +90,8 @@ class Misreport:
 class TrueSpeedExecution:
     """Execution of jobs that progress faster or slower than reported.
 
-    ``paces`` are true over declared progress of a slot, ``true`` the execution of true reports.
+    ``paces`` are ratios of true to declared progress, by job. ``true`` is the execution of true
+    reports.
     """
 
     def __init__(self, paces: Mapping[str, Fraction], true: ExecutionModel) -> None:
@@ -100,11 +104,12 @@ class TrueSpeedExecution:
 
 
 class TrueRevenue(Observer):
-    """True revenue of a tenant in a run, regardless of the reports.
+    """Computes the true revenue of a tenant in a run with misreported jobs.
 
-    A job is done in the slot in which its progress, or that of its parts, reaches its true need. It
-    earns its true utility from its true arrival. Payments are those of the policy. ``truth`` are
-    the tenant's true jobs, and ``reported`` the reports of those that were misreported.
+    A job is done in the slot in which its progress, or the sum over its parts, reaches
+    `ReportedJob.need`. It earns its true utility, counted from its true arrival. Payments are those
+    of the policy. ``truth`` are the tenant's true jobs; ``reported`` are the misreports, by the
+    true job's name.
     """
 
     def __init__(
@@ -123,8 +128,8 @@ class TrueRevenue(Observer):
             part.name: name for name, report in self._reports.items() for part in report.jobs
         }
         self._progress = dict.fromkeys(truth, 0)
-        self.done: dict[str, int] = {}
-        self.balance = 0
+        self.done: dict[str, int] = {}  # slot in which each true job is done
+        self.balance = 0  # received minus paid amounts, in millionths of a utility unit
 
     def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Record progress and payments."""
@@ -158,16 +163,17 @@ class TrueRevenue(Observer):
     @property
     def revenue(self) -> float:
         """Utility, minus payments, plus income."""
-        return self.utility + self.balance / 1_000_000
+        return self.utility + self.balance / MICRO
 
 
 def misreports(
     jobs: Sequence[Job], tenant: str, trials: int, seed: int, latest: int
 ) -> Iterator[Misreport]:
-    """Yield workloads with misreports by a tenant: of all jobs, of one job, then mixtures.
+    """Yield up to ``trials`` workloads with misreports by a tenant.
 
-    The seed draws the single misreports and the mixtures; ``latest`` limits the delay of an arrival
-    in slots.
+    First all its jobs are misreported in one way, then single jobs, then random mixtures. The seed
+    determines the order of single jobs and the mixtures. ``latest`` is the maximum delay of an
+    arrival in slots.
     """
     rng = np.random.default_rng(seed)
     own = [index for index, job in enumerate(jobs) if job.tenant == tenant]
@@ -175,7 +181,7 @@ def misreports(
         (kind, description, _reports(jobs, own, misstate))
         for kind, description, misstate in _misstatements(latest)
     ]
-    everything = [
+    all_jobs = [
         build_misreport(kind, f"all jobs: {description}", jobs, reports)
         for kind, description, reports in statements
         if reports
@@ -188,21 +194,21 @@ def misreports(
     ]
     for index in own:
         sham = replace(jobs[index], name=f"{jobs[index].name}+sham")
-        description = f"{jobs[index].name}: a second one, worth nothing"
+        description = f"{jobs[index].name}: a copy of it that is worth nothing"
         singles.append(Misreport("sham", description, (*jobs, sham)))
     singles = [singles[index] for index in rng.permutation(len(singles))]
-    # A third of each, if there are enough.
+    # A third of the trials for each of the three, if there are enough.
     third = trials // 3
-    chosen = [*everything[:third], *singles[: max(third, trials - third - len(everything[:third]))]]
+    chosen = [*all_jobs[:third], *singles[: max(third, trials - third - len(all_jobs[:third]))]]
     yield from chosen[:trials]
-    if everything:  # else no mixture could misstate a job
+    if all_jobs:  # otherwise no mixture could misreport a job
         yield from islice(_mixtures(jobs, own, statements, rng), max(0, trials - len(chosen)))
 
 
 def _reports(
     jobs: Sequence[Job], own: Sequence[int], misstate: MisreportFn
 ) -> dict[int, ReportedJob]:
-    """Return the reports of a misstatement by job, without the jobs that it doesn't change."""
+    """Return the misreports of one kind by index of the job, of the jobs that it changes."""
     return {index: report for index in own if (report := misstate(jobs[index])) is not None}
 
 
@@ -216,53 +222,55 @@ def _mixtures(
         reported: dict[int, ReportedJob] = {}
         descriptions = []
         for index in own:
-            if rng.random() < 0.5:
+            if rng.random() < _MIXTURE_SHARE:
                 _, description, reports = statements[int(rng.integers(len(statements)))]
                 if index in reports:
                     reported[index] = reports[index]
                     descriptions.append(f"{jobs[index].name}: {description}")
         if reported:
-            more = f"; and {len(descriptions) - 3} more" if descriptions[3:] else ""
-            shown = "; ".join(descriptions[:3]) + more
+            unlisted = len(descriptions) - _MAX_LISTED
+            more = f"; and {unlisted} more" if unlisted > 0 else ""
+            shown = "; ".join(descriptions[:_MAX_LISTED]) + more
             yield build_misreport("several", shown, jobs, reported)
 
 
 def build_misreport(
     kind: str, description: str, jobs: Sequence[Job], reported: Mapping[int, ReportedJob]
 ) -> Misreport:
-    """Build a workload with reports of some jobs, by index."""
+    """Build a workload in which some jobs, by index, are replaced by their reports."""
     stated = [
-        entry
+        reported_job
         for index, job in enumerate(jobs)
-        for entry in (reported[index].jobs if index in reported else (job,))
+        for reported_job in (reported[index].jobs if index in reported else (job,))
     ]
     return Misreport(
         kind,
         description,
         tuple(stated),
-        {jobs[index].name: entry for index, entry in reported.items()},
+        {jobs[index].name: report for index, report in reported.items()},
     )
 
 
 def _misstatements(latest: int) -> Iterator[tuple[str, str, MisreportFn]]:
+    """Yield ways to misreport a job: kind, description and function."""
     # Demands come first, because Astraea's strategy-proofness is about them.
-    for words, keeps in (
+    for description, keeps in (
         ("one worker", lambda counts: counts == counts[0]),
         ("exactly its most workers", lambda counts: counts == counts[-1]),
         ("at most half its workers", lambda counts: counts <= counts[-1] // 2),
         ("at most a quarter of its workers", lambda counts: counts <= counts[-1] // 4),
         ("at least half its workers", lambda counts: counts >= counts[-1] // 2),
     ):
-        yield "workers", words, partial(_restrict_worker_counts, keeps=keeps)
+        yield "workers", description, partial(_restrict_worker_counts, keeps=keeps)
     for factor in (2.0, 1.5, 1.1):
         yield "work", f"{factor:g} times the work", partial(_overstate_work, factor=factor)
     for factor in (0.5, 0.75, 0.9):
         understate = partial(understate_work, factor=Fraction(str(factor)))
         yield "less work", f"{factor:g} times the work", understate
-    for parts, words in ((2, "two halves"), (3, "three thirds")):
+    for parts, fractions in ((2, "two halves"), (3, "three thirds")):
         for whole, worth in ((False, "its part"), (True, "all of it")):
             split = partial(split_job, parts=parts, whole=whole)
-            yield "split", f"split into {words}, each worth {worth}", split
+            yield "split", f"split into {fractions}, each worth {worth}", split
     for factor in _FACTORS:
         yield "value", f"worth {factor:g} times as much", partial(scale_value, factor=factor)
         urgency = partial(scale_urgency, factor=factor)
@@ -280,13 +288,13 @@ def scale_value(job: Job, factor: float) -> ReportedJob | None:
 
 
 def _scale_utility(job: Job, factor: float) -> Job | None:
-    """Return a job with its utility times a factor; None if that is the same utility."""
+    """Return a job with its utility times a factor; None if that doesn't change the utility."""
     scaled = job.utility.scaled(factor)
     return None if scaled == job.utility else replace(job, utility=scaled)
 
 
 def scale_urgency(job: Job, factor: float) -> ReportedJob | None:
-    """Multiply a job's cost of waiting; its target or deadline is divided."""
+    """Multiply a job's cost of waiting, and divide its target or deadline by the factor."""
     changes: dict[str, Any] = {
         name: getattr(job.utility, name) * (1 / factor if name in {"target", "by"} else factor)
         for name in _URGENCY_PARAMETERS.get(type(job.utility), ())
@@ -316,7 +324,7 @@ def _overstate_work(job: Job, factor: float) -> ReportedJob | None:
 def understate_work(job: Job, factor: Fraction) -> ReportedJob | None:
     """Multiply a job's work by a factor below 1.
 
-    The job runs past its plan, and the policy plans the rest again.
+    The job isn't done at the end of its plan, and the policy has to plan the rest.
     """
     required = math.ceil(job.required * factor)
     if job.bag is not None or required >= job.required:
@@ -325,7 +333,7 @@ def understate_work(job: Job, factor: Fraction) -> ReportedJob | None:
 
 
 def misstate_rate(job: Job, factor: Fraction) -> ReportedJob | None:
-    """Multiply a job's throughput, as seen in its stated duration."""
+    """Multiply a job's stated throughput: its stated duration is divided by the factor."""
     required = math.ceil(job.required / factor)
     if job.bag is not None or not 0 < required < bounds.PROGRESS.maximum:
         return None
@@ -333,7 +341,7 @@ def misstate_rate(job: Job, factor: Fraction) -> ReportedJob | None:
 
 
 def _with_pace(job: Job, required: int) -> ReportedJob:
-    """Return a job with other stated work, which takes as long as the true work."""
+    """Return a job with other stated work, whose pace is such that it takes its true time."""
     changed = replace(job, required=required)
     return ReportedJob((changed,), required, pace=Fraction(required, job.required))
 
@@ -341,7 +349,8 @@ def _with_pace(job: Job, required: int) -> ReportedJob:
 def split_job(job: Job, parts: int, *, whole: bool) -> ReportedJob | None:
     """Submit a job in parts of equal work.
 
-    They may run in parallel as far as the job could. ``whole``: each states the whole value.
+    The parts may run in parallel, but no faster than the job could. If ``whole``, each part states
+    the job's whole value.
     """
     if job.bag is not None or job.required < parts:
         return None
@@ -373,7 +382,7 @@ class MisreportGain:
     misreport: Misreport
     revenue: float  # the tenant's true revenue with it
     utility: float  # the tenant's true utility with it
-    gain: float  # revenue minus that of the honest report
+    gain: float  # this revenue minus that of honest reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +394,7 @@ class TruthfulnessResult:
     honest_utility: float  # utility with the true report
     trials: int  # number of misreports tried
     gained: Mapping[str, tuple[int, int]]
-    """Numbers of misreports that gained and that were tried, by kind."""
+    """Number of misreports that gained, and number of those tried, by kind."""
     best: MisreportGain | None  # misreport with the largest gain; None if none gained
 
     def record(self) -> dict[str, object]:
@@ -422,10 +431,10 @@ def audit_truthfulness(
 ) -> list[TruthfulnessResult]:
     """Run a workload repeatedly with one tenant's jobs misreported; return one result per tenant.
 
-    By default every tenant with jobs is tried, with ``trials`` misreports each, which delay
-    arrivals by up to ``latest`` slots. ``progress`` is called with (runs done, runs in total). The
-    search proves the gains that it finds, but not that there are no others. Raises `InputError` if
-    a tenant has no jobs.
+    By default every tenant with jobs is tried, with ``trials`` misreports each. ``latest`` is the
+    maximum delay of an arrival in slots. ``progress`` is called with (runs done, runs in total).
+    The gains found are real, but the search doesn't prove that no others exist. Raises `InputError`
+    if a tenant has no jobs.
     """
     with_jobs = list(dict.fromkeys(job.tenant for job in scenario.jobs if job.tenant is not None))
     names = with_jobs if tenants is None else list(tenants)
@@ -484,8 +493,8 @@ class SharingIncentive:
     """Accounts of a tenant in the pool, and alone on servers of its share."""
 
     tenant: str
-    pooled: TenantAccount  # its accounts under the policy
-    alone: TenantAccount  # its accounts under ``batchsche`` with the same settings
+    pooled: TenantAccount  # under the policy
+    alone: TenantAccount  # under ``batchsche``, which keeps tenants apart
 
     @property
     def utility_kept(self) -> bool:
@@ -494,7 +503,7 @@ class SharingIncentive:
 
     @property
     def revenue_kept(self) -> bool:
-        """Whether its revenue is at least that of being alone."""
+        """Whether its revenue is at least its revenue alone."""
         return self.pooled.revenue >= self.alone.revenue - EPSILON
 
     def record(self) -> dict[str, object]:
@@ -513,9 +522,9 @@ class SharingIncentive:
 def audit_sharing(
     scenario: Scenario, choice: PolicyChoice, alone: Mapping[str, Any]
 ) -> list[SharingIncentive]:
-    """Compare every tenant's accounts with those of the same jobs alone on its share.
+    """Compare every tenant's accounts under a policy with its accounts alone on its share.
 
-    ``alone`` are the parameters of ``batchsche``, which keeps tenants apart.
+    ``alone`` are the parameters of ``batchsche``, which runs each tenant's jobs on its share only.
     """
     pooled = compute_tenant_accounts(run_policy(scenario, choice))
     apart = compute_tenant_accounts(run_policy(scenario, PolicyChoice("batchsche", alone)))

@@ -37,7 +37,7 @@ class ProgressCallback(Protocol):
     """Callback that is called at intervals with the progress of a run."""
 
     def __call__(self, arrived: int, jobs: int, slot: int | None = None, /) -> None:
-        """Receive the jobs that arrived, all jobs, and the slot."""
+        """Receive the number of jobs that arrived, the number of all jobs, and the slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Simulation:
     cluster: Cluster
     """The servers."""
     jobs: Sequence[Job]
-    """Jobs in file order, in which those of one arrival slot are considered."""
+    """Jobs in file order. Jobs of one arrival slot are considered in this order."""
     policy: Policy
     """The policy."""
     until: int | None = None
@@ -59,21 +59,21 @@ class Simulation:
     seed: int = 0
     """Seed of the durations of tasks."""
     at_once: bool = False
-    """Whether each job is decided alone in the middle of its arrival slot, as by a service, without
-    knowing what that slot yields. Otherwise the jobs of a slot are decided together before the next
-    slot begins."""
+    """Whether each job is decided alone when it is submitted, as by a service. This is during the
+    slot before its arrival slot, so the progress of that slot isn't known yet. Otherwise the jobs
+    of an arrival slot are decided together at its start."""
     hidden_lengths: HiddenLengths | None = None
-    """Lengths that the policy sees, in their state at the start; None if it knows the true ones."""
+    """Lengths that the policy sees, in their initial state; None if it knows the true lengths."""
     relative_values: bool = False
-    """Whether values count relative to those of the tenant's other jobs, as in a service with
-    ``--values relative``. Policies then know no job in advance."""
+    """Whether a job's value is relative to the values of its tenant's other jobs, as in a service
+    with ``--values relative``. Policies then know no job in advance."""
 
     def run(
         self,
         observers: Sequence[Observer] = (),
         progress: ProgressCallback | None = None,
     ) -> Engine:
-        """Run to the end; return the engine's final state, without jobs that an observer removes.
+        """Run to the end; return the engine, without closed jobs if an observer collects these.
 
         ``progress`` is called with (jobs arrived, jobs in total, slot) at intervals.
         """
@@ -101,7 +101,7 @@ class SimulationRun:
         self.slot = 0
         self._until = simulation.until
         self._wakes = policy.capabilities.wakes_every_slot
-        self._may_hold = policy.capabilities.holds or not self._wakes
+        self._can_hold = policy.capabilities.holds or not self._wakes
         self._patience = policy.capabilities.patience or cluster.horizon
         self._machines = SimulatedCluster(
             simulation.execution, simulation.seed, restart_first=cluster.restart_first
@@ -110,9 +110,9 @@ class SimulationRun:
         self._hidden_lengths = None if hidden is None else hidden.copy()
         self._values: RelativeValues | None = None
         if simulation.relative_values:
-            self._compare_values(RelativeValues())
+            self._set_relative_values(RelativeValues())
         self._arrived = self._idle_slots = self._simulated = 0
-        self._resting = False
+        self._resting = False  # whether to skip to the next event, although jobs are queued
         self._expect(simulation, observers, progress)
         for observer in observers:
             observer.on_start(self.engine)
@@ -123,12 +123,12 @@ class SimulationRun:
         observers: Sequence[Observer],
         progress: ProgressCallback | None,
     ) -> None:
-        """Set the events from this slot on, and the observers."""
+        """Set the events from the next slot on, and the observers."""
         slot = self.slot
         self._at_once = simulation.at_once
         jobs, incidents = simulation.jobs, simulation.incidents
         if slot:
-            # Jobs of this slot may have arrived while the slot before ran.
+            # With ``at_once``, jobs of the next slot may already have arrived.
             state = self.engine.state
             arrived = {*state.jobs, *state.departed} if self._at_once else set()
             jobs = [
@@ -139,13 +139,13 @@ class SimulationRun:
             incidents = [event for event in incidents if event.slot >= slot]
         self._agenda = _agenda(jobs, incidents, at_once=self._at_once)
         self._upcoming = next(self._agenda, None)
-        # Incidents may name these jobs long after they are closed.
+        # Jobs that must stay in the engine when they are closed, because an incident names them.
         self._awaited = {event.job for event in incidents if isinstance(event, events.JobCancelled)}
         self._jobs = len(simulation.jobs)
         self._observers = observers
-        # Hidden lengths may be revised in every slot.
+        # No slot may be passed if a policy decides, or hidden lengths may change, in every slot.
         self._passes_quiet_slots = (
-            self._may_hold
+            self._can_hold
             and self._hidden_lengths is None
             and all(observer.takes_quiet_slots for observer in observers)
         )
@@ -154,8 +154,8 @@ class SimulationRun:
     def fork(self, simulation: Simulation, observers: Sequence[Observer] = ()) -> SimulationRun:
         """Return an independent run that continues from here; this one stays unchanged.
 
-        ``simulation`` has the jobs and incidents from this slot on. The new observers receive no
-        timings of decisions.
+        ``simulation`` gives the jobs and incidents from the next slot on. The new observers receive
+        no timings of decisions.
         """
         twin = copy(self)
         twin.engine = clone(self.engine)
@@ -163,18 +163,18 @@ class SimulationRun:
         if self._hidden_lengths is not None:
             twin._hidden_lengths = self._hidden_lengths.copy()
         if self._values is not None:
-            twin._compare_values(RelativeValues(self._values.finished))
+            twin._set_relative_values(RelativeValues(self._values.finished))
         twin._expect(simulation, observers, None)
         return twin
 
-    def _compare_values(self, values: RelativeValues) -> None:
-        """Compare the values of jobs that arrive from now on."""
+    def _set_relative_values(self, values: RelativeValues) -> None:
+        """Make the values of jobs that arrive from now on relative."""
         state = self.engine.state
         self._values = values
         self._open_values = OpenValues(state.open_jobs, state.watch_jobs())
 
     def run(self, to: int | None = None) -> None:
-        """Continue up to a slot, where the caller will add events to a fork, or to the end."""
+        """Continue to the end, or up to a slot in which a fork will have events."""
         engine, machines, observers = self.engine, self._machines, self._observers
         collectors = [observer for observer in observers if observer.collects]
         while self._skip_idle_slots(to):
@@ -203,9 +203,8 @@ class SimulationRun:
             _collect_closed_jobs(engine, self._awaited, collectors)
             self._count_slots(1)
             bounds.SIMULATED.check(self._simulated, "the run", _FEWER_SLOTS_HINT)
-            # A policy may leave jobs queued for ever. After a horizon without progress, or the
-            # policy's own limit, the run ends or skips to the next event. A slot in which all
-            # running jobs finished isn't idle.
+            # A policy may leave jobs queued forever. So after a number of idle slots, the run ends
+            # or skips to the next event. A slot in which all running jobs finished isn't idle.
             self._idle_slots = self._idle_slots + 1 if idle and machines.idle else 0
             if self._idle_slots > self._patience:
                 self._resting, self._idle_slots = True, 0
@@ -224,7 +223,7 @@ class SimulationRun:
             _SLOTS_PER_REPORT - self._simulated % _SLOTS_PER_REPORT,
         ]
         if self._upcoming is not None:
-            # Jobs that are answered at once arrive while the slot before theirs runs.
+            # With ``at_once``, jobs arrive during the slot before their arrival slot.
             limits.append(self._upcoming[0] - self._at_once - slot)
         if to is not None:
             limits.append(to - slot)
@@ -238,14 +237,12 @@ class SimulationRun:
         return True
 
     def _count_slots(self, count: int) -> None:
-        """Count simulated slots, and report progress at intervals."""
         self.slot += count
         self._simulated += count
         if self._simulated % _SLOTS_PER_REPORT == 0:
             self._report_progress(self._arrived, self._jobs, self.slot)
 
     def _handle(self, event: events.DriverEvent) -> None:
-        """Pass an external event to the engine."""
         if isinstance(event, events.JobsArrived):
             self._arrived += len(event.jobs)
             self._machines.submit(event)
@@ -253,8 +250,8 @@ class SimulationRun:
                 event = self._hidden_lengths.describe(event)
             if self._values is not None:
                 cluster = self.engine.cluster
-                weighed = self._values.weigh(event.jobs, self._open_values, cluster, event.slot)
-                event = events.JobsArrived(event.slot, weighed)
+                jobs = self._values.weigh(event.jobs, self._open_values, cluster, event.slot)
+                event = events.JobsArrived(event.slot, jobs)
         self._machines.execute(_send(self.engine, event, self._observers))
         if isinstance(event, events.JobCancelled):
             self._machines.withdraw(event.job)
@@ -262,7 +259,7 @@ class SimulationRun:
                 self._hidden_lengths.remove(event.job)
 
     def _answer_at_once(self, slot: int) -> None:
-        """Handle the jobs that arrive while a slot runs; they belong to the next slot."""
+        """Handle the jobs of the next slot that are submitted while this slot runs."""
         if self._upcoming is None or self._upcoming[0] != slot + 1:
             return
         later: list[events.DriverEvent] = []
@@ -279,8 +276,8 @@ class SimulationRun:
         event_slot = (
             to if upcoming is None or (to is not None and to < upcoming[0]) else upcoming[0]
         )
-        waiting = self._wakes and machines.waiting
-        if self._resting or (machines.idle and not waiting):
+        may_start_jobs = self._wakes and machines.has_open_jobs
+        if self._resting or (machines.idle and not may_start_jobs):
             if event_slot is None:
                 return False
             self.slot = max(self.slot, event_slot)
@@ -293,20 +290,20 @@ class SimulationRun:
 
 
 class SimulationCheckpoints:
-    """A run with checkpoints before slots in which events of forks may occur.
+    """A run with checkpoints, from which forks with a changed job continue.
 
-    A policy that foresees nothing knows a job only from its arrival on. Until then, all runs that
-    differ only in that job are equal: that part is simulated once, and each run continues from the
-    checkpoint before the slot in which the job arrives.
+    A policy that foresees nothing knows a job only from its arrival on. So all runs that differ in
+    one job are equal until this job arrives. The equal part is simulated once, and each run
+    continues from the checkpoint before the job's arrival slot.
 
-    It continues from ``begun``, which is before any requested slot, or from the start.
+    ``origin`` is a run that has reached no requested slot yet; None to begin at the start.
     """
 
-    def __init__(self, simulation: Simulation, begun: SimulationRun | None = None) -> None:
+    def __init__(self, simulation: Simulation, origin: SimulationRun | None = None) -> None:
         self._simulation = simulation
         self._slots: list[int] = []
         self._checkpoints: list[SimulationRun] = []
-        self._origin = SimulationRun(simulation) if begun is None else begun
+        self._origin = SimulationRun(simulation) if origin is None else origin
 
     def before(self, slot: int) -> SimulationRun:
         """Return the run in its state before a slot; only fork it, don't continue it."""
@@ -320,7 +317,7 @@ class SimulationCheckpoints:
         self._slots.insert(index, slot)
         self._checkpoints.insert(index, checkpoint)
         if len(self._slots) > _MAX_CHECKPOINTS:
-            # The part between two kept checkpoints is simulated again if needed.
+            # Keep every other checkpoint; the slots in between are simulated again if needed.
             del self._slots[1::2], self._checkpoints[1::2]
         return checkpoint
 
@@ -343,7 +340,6 @@ def _send(
 def _record_finished(
     values: RelativeValues, commands: Sequence[events.Command], engine: Engine
 ) -> None:
-    """Record the values of jobs that completed."""
     for command in commands:
         if isinstance(command, events.Completed):
             job = engine.jobs[command.job].job
@@ -351,7 +347,7 @@ def _record_finished(
 
 
 def _collect_closed_jobs(engine: Engine, awaited: set[str], collectors: Sequence[Observer]) -> None:
-    """Remove closed jobs from the engine."""
+    """Move closed jobs from the engine to the observers that collect them, if there are any."""
     closed = engine.state.collect(awaited) if collectors else ()
     for observer in collectors if closed else ():
         observer.on_jobs_closed(closed)
@@ -360,7 +356,7 @@ def _collect_closed_jobs(engine: Engine, awaited: set[str], collectors: Sequence
 def _agenda(
     jobs: Sequence[Job], incidents: Sequence[Incident], *, at_once: bool = False
 ) -> Iterator[tuple[int, list[events.DriverEvent]]]:
-    """Yield the external events of each slot, in the engine's order."""
+    """Yield each slot with its external events, in the order in which the engine expects them."""
     agenda: list[events.DriverEvent] = list(incidents)
     by_arrival = sorted(jobs, key=lambda job: job.arrival)  # stable: file order within a slot
     groups: Iterable[tuple[Job, ...]] = ((job,) for job in by_arrival)
@@ -373,7 +369,7 @@ def _agenda(
 
 
 class WrappedPolicy:
-    """A policy that decides by another one."""
+    """A policy that delegates to another policy."""
 
     def __init__(self, policy: Policy) -> None:
         self.wrapped_policy = policy
@@ -397,15 +393,13 @@ class WrappedPolicy:
 
 
 class _Timed(WrappedPolicy):
-    """Times each decision of a policy."""
-
     def __init__(self, policy: Policy, observers: Sequence[Observer]) -> None:
         super().__init__(policy)
         self._observers = observers
 
     def decide(self, view: View, event: events.PolicyEvent) -> Iterable[events.Decision]:
         decisions = iter(super().decide(view, event))
-        while True:
+        while True:  # a policy decides while it is iterated, and the engine works in between
             start = working_time()
             decision = next(decisions, None)
             seconds = working_time() - start

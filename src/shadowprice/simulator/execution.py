@@ -1,4 +1,4 @@
-"""True speed of placed jobs in the simulator."""
+"""The actual speed of placed jobs in the simulator."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from shadowprice.core.schedule import Placement
 class ExecutionModel(Protocol):
     """Progress that a placement makes per slot.
 
-    If a model has a true attribute ``steady``, the progress is the same in every slot, and is
-    computed once per placement.
+    If a model's attribute ``steady`` exists and is true, a placement makes the same progress in
+    every slot. So it is computed only once.
     """
 
     def progress(self, job: Job, placement: Placement, slot: int, *, moved: bool = False) -> int:
-        """Return the progress units of a job in a slot; ``moved``: it restarted at its start."""
+        """Return a job's progress in a slot; ``moved`` if it restarts at the slot's start."""
 
 
 class ExactExecution:
-    """Jobs run at their declared rate: internal on one server, otherwise external."""
+    """Jobs run at their declared rates: the internal rate on one server, else the external rate."""
 
     steady: ClassVar = True
 

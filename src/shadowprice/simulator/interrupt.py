@@ -1,4 +1,4 @@
-"""Stopping a simulation between two events, so that its results are consistent."""
+"""Stops a simulation between two events, so that its results are consistent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StopRequestObserver(Observer):
     """Raises `KeyboardInterrupt` after the current event, if a stop is requested.
 
     It must be the last observer, so that all other observers have received the event.
-    ``requested_at`` is the time of the request, None without one. ``status`` is the exit status of
+    ``requested_at`` is the monotonic time of the request, or None. ``status`` is the exit status of
     a stopped run: 128 plus the signal's number.
     """
 
@@ -57,7 +57,7 @@ class StopRequestObserver(Observer):
 def stop_on_signal() -> Iterator[StopRequestObserver]:
     """Yield an observer that Ctrl-C or SIGTERM sets; a second signal interrupts immediately."""
     observer = StopRequestObserver()
-    if threading.current_thread() is not threading.main_thread():  # it can't handle signals
+    if threading.current_thread() is not threading.main_thread():  # only that can set handlers
         yield observer
         return
 

@@ -1,9 +1,9 @@
-"""Job lengths that policies don't know: stated lengths, and how they follow the true ones.
+"""Job lengths that policies don't know: stated lengths, and their changes while jobs run.
 
 A job's length is the number of slots that its work takes at its fastest worker count. With hidden
-lengths, the engine and the policy see descriptions of this module, in which only the work and what
-depends on it differ. The simulated cluster runs the true jobs. `HiddenLengths` makes the
-descriptions from jobs that have finished, so nothing depends on the future.
+lengths, the engine and the policy see a description of each job with other work, and so with
+another length. The simulated cluster runs the true jobs. `HiddenLengths` predicts lengths from jobs
+that have finished, so nothing depends on the future.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def parse_lengths(text: str, location: str = "--lengths") -> tuple[str, ...]:
 
 
 def check_advice_lengths(lengths: Iterable[str], location: str) -> None:
-    """Refuse advice on runs with hidden lengths: it is a search that knows them."""
+    """Refuse advice on runs with hidden lengths, because its search knows the true lengths."""
     if any(value != KNOWN for value in lengths):
         raise InputError(Fault(location, "needs known lengths", "leave out one of the two"))
 
 
 def walltime_limits(jobs: Iterable[Job]) -> dict[str, int]:
-    """Return the progress units that stated ``walltime`` allows at most, by name of the job."""
+    """Return the maximum progress within each stated ``walltime``, by name of the job."""
     return {
         job.name: max(1, job.walltime * int(job.gains.max()))
         for job in jobs
@@ -67,18 +67,16 @@ def walltime_limits(jobs: Iterable[Job]) -> dict[str, int]:
 
 @dataclass(slots=True)
 class _OpenJob:
-    """A job that hasn't finished: the true one, and the one that the policy sees."""
-
     true: Job
-    stated: Job
+    stated: Job  # its description for the policy
     progress: int = 0
 
 
 class HiddenLengths:
     """Descriptions of jobs whose length the policy doesn't know, in one simulation.
 
-    ``limits`` are the progress units that time limits allow, by job; empty to predict all lengths.
-    With ``shows_limits``, the policy also sees ``walltime``.
+    ``limits`` are the maximum progress within time limits, by job. The lengths of other jobs are
+    predicted. With ``shows_limits``, the policy also sees ``walltime``.
     """
 
     def __init__(self, cluster: Cluster, limits: Mapping[str, int], *, shows_limits: bool) -> None:
@@ -105,9 +103,9 @@ class HiddenLengths:
             return job
         required = self._limits.get(job.name)
         if required is None:
-            required = _units(job, self._predict(job))
+            required = _work_of_length(job, self._predict(job))
         else:
-            required = min(required, _units(job, bounds.JOB_SLOTS.maximum))
+            required = min(required, _work_of_length(job, bounds.JOB_SLOTS.maximum))
         stated = self._with_work(job, required)
         self._open[job.name] = _OpenJob(job, stated)
         return stated
@@ -119,8 +117,8 @@ class HiddenLengths:
     def revise(self, event: SlotEnded) -> SlotEnded:
         """Return the end of a slot with the lengths that its progress reveals.
 
-        A job that is truly done gets its true description, so it completes. One that has done all
-        its stated work gets a longer one.
+        A job that is truly done gets its true description, so it completes. A job that has done all
+        its stated work, but isn't truly done, gets a longer description.
         """
         lengths: dict[str, Job] = {}
         finished: list[Job] = []
@@ -134,7 +132,7 @@ class HiddenLengths:
                 finished.append(job.true)
                 del self._open[name]
             elif job.progress >= job.stated.required:
-                longer = _units(job.true, self._longer(job))
+                longer = _work_of_length(job.true, self._extended_length(job))
                 required = max(job.progress + 1, longer)
                 lengths[name] = job.stated = self._with_work(job.true, required)
         for true in finished:
@@ -142,7 +140,7 @@ class HiddenLengths:
             self._history.add(kind_of_job(true, self._cluster), length)
         return replace(event, lengths=lengths) if lengths else event
 
-    def _longer(self, job: _OpenJob) -> float:
+    def _extended_length(self, job: _OpenJob) -> float:
         """Return the new length in slots of a job that has done all its stated work."""
         attained = job.progress / int(job.true.gains.max())
         if job.true.name in self._limits:
@@ -150,11 +148,11 @@ class HiddenLengths:
         return self._predict(job.true, attained)
 
     def _predict(self, job: Job, attained: float = 0.0) -> float:
-        """Return the predicted length in slots of a job that has attained a length."""
+        """Return the predicted length of a job that has run for ``attained``; both in slots."""
         return self._history.predict(kind_of_job(job, self._cluster), attained).length
 
     def _with_work(self, job: Job, required: int) -> Job:
-        """Return a job with other work; nothing of the result depends on the job's own work."""
+        """Return a job with other work. Nothing in the result reveals the job's own work."""
         if bool((job.gains == job.worker_counts).all()):  # progress counts worker-slots
             minibatches = required * self._slot_seconds / job.step_seconds
         else:
@@ -171,8 +169,8 @@ class HiddenLengths:
         )
 
 
-def _units(job: Job, slots: float) -> int:
-    """Return the progress units of a length in slots, within limits."""
+def _work_of_length(job: Job, slots: float) -> int:
+    """Return the work, in units of progress, that takes a length in slots; within limits."""
     gain = int(job.gains.max())
     slots = min(slots, bounds.JOB_SLOTS.maximum)
     return max(1, min(math.ceil(slots * gain), int(bounds.PROGRESS.maximum)))

@@ -1,4 +1,4 @@
-"""The simulated cluster, which executes commands and knows nothing else of the engine.
+"""The simulated cluster. It executes the engine's commands, and reads no other engine state.
 
 A task of a bag of tasks may run as several copies. It finishes when its first copy finishes.
 """
@@ -26,7 +26,7 @@ class _Attempt:
 
     plan: int  # number of the plan among the bag's
     start: int  # slot in which all copies started
-    left: int  # number of unfinished tasks
+    unfinished: int  # number of unfinished tasks
     entry: Integers  # index into `Run.copies` of each task
     ends: Floats
     """Slots after the start at which each copy would finish; inf beyond a task's copies."""
@@ -69,16 +69,16 @@ class BagExecution:
         if attempt is None or attempt.plan != order.plan:
             attempt = self._attempts[job.name] = self._begin(job, order, slot)
         _stop_redundant(attempt.alive, order.placement.total_workers)
-        passed = slot + 1 - attempt.start
-        until = min(passed, job.arrival + bag.deadline - attempt.start)
+        elapsed = slot + 1 - attempt.start
+        until = min(elapsed, job.arrival + bag.deadline - attempt.start)
         columns = np.arange(attempt.ends.shape[1])
         running = columns < attempt.alive[:, None]
         first = np.where(running, attempt.ends, np.inf).min(axis=1, initial=np.inf)
         done = first <= until
         attempt.alive[done] = 0
         finished = np.bincount(attempt.entry[done], minlength=len(order.copies))
-        attempt.left -= int(done.sum())
-        if not attempt.left:
+        attempt.unfinished -= int(done.sum())
+        if not attempt.unfinished:
             del self._attempts[job.name]
         return tuple(finished.tolist())
 
@@ -101,7 +101,7 @@ class BagExecution:
         return _Attempt(
             plan=order.plan,
             start=slot,
-            left=tasks,
+            unfinished=tasks,
             entry=np.repeat(np.arange(len(copies)), task_counts),
             ends=ends,
             alive=np.repeat(np.array([entry.copies for entry in copies]), task_counts),
@@ -122,8 +122,6 @@ def _stop_redundant(alive: Integers, workers: int) -> None:
 
 @dataclass(slots=True)
 class _Running:
-    """A running generation of a job."""
-
     job: Job
     order: events.Start | events.Resize
     restarts: bool  # whether its start loses time and it hasn't run for a slot yet
@@ -143,8 +141,8 @@ class SimulatedCluster:
         self._steady = getattr(execution, "steady", False)
         self._bags = BagExecution(seed)
         self._open: dict[str, Job] = {}
-        # Jobs that were committed or placed, until they end, are paused or are displaced.
-        self._promised: set[str] = set()
+        # Jobs that the policy committed or placed, until they end, are paused or are displaced.
+        self._admitted: set[str] = set()
         self._running: dict[str, _Running] = {}
         # Progress per slot of each running job, in order of their starts.
         self._gains: dict[str, int] = {}
@@ -155,7 +153,7 @@ class SimulatedCluster:
         """Return an independent copy in the same state."""
         twin = copy(self)
         twin._bags = self._bags.copy()
-        twin._open, twin._promised = self._open.copy(), self._promised.copy()
+        twin._open, twin._admitted = self._open.copy(), self._admitted.copy()
         twin._running = {name: copy(running) for name, running in self._running.items()}
         twin._gains = self._gains.copy()
         # Jobs in `_varying` are also in `_running`: both hold the same object.
@@ -165,10 +163,10 @@ class SimulatedCluster:
     @property
     def idle(self) -> bool:
         """Whether nothing runs or is about to start."""
-        return not self._running and not self._promised
+        return not self._running and not self._admitted
 
     @property
-    def waiting(self) -> bool:
+    def has_open_jobs(self) -> bool:
         """Whether any job is open."""
         return bool(self._open)
 
@@ -184,7 +182,7 @@ class SimulatedCluster:
     def withdraw(self, name: str) -> None:
         """Record that a job was cancelled."""
         self._open.pop(name, None)
-        self._promised.discard(name)
+        self._admitted.discard(name)
 
     def execute(self, commands: Iterable[events.Command]) -> None:
         """Execute commands of the engine."""
@@ -205,7 +203,7 @@ class SimulatedCluster:
             elif kind is events.Resize:
                 self._begin(command, restarts=True)
             elif kind is events.Displaced:
-                self._promised.discard(command.job)
+                self._admitted.discard(command.job)
 
     def run(self, slot: int) -> events.SlotEnded:
         """Run everything for a slot; return its progress."""
@@ -244,8 +242,8 @@ class SimulatedCluster:
     def _record_decision(self, decision: events.Decision) -> None:
         kind = type(decision)
         if kind is events.Commit or kind is events.Place:
-            self._promised.add(decision.job)
+            self._admitted.add(decision.job)
         elif kind is events.Pause:
-            self._promised.discard(decision.job)
+            self._admitted.discard(decision.job)
         elif kind is events.Reject or kind is events.Drop:
             self.withdraw(decision.job)

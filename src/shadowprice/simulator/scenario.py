@@ -1,4 +1,4 @@
-"""Runs of a workload under a policy, with a record of everything about them."""
+"""Scenarios, and recorded runs of them under a policy."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from shadowprice.simulator.lengths import KNOWN, LIMITS, HiddenLengths
 
 
 def command_option(name: str) -> str:
-    """Return the option of a command that sets an input: its location in errors."""
+    """Return the command option that sets an input, as its location in errors."""
     return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything of a run except the policy."""
+    """Everything that determines a run, except the policy."""
 
     cluster: Cluster
     """The servers."""
@@ -40,15 +40,15 @@ class Scenario:
     until: int | None = None
     """End of the timespan T."""
     seed: int = 0
-    """Seed of the policy and of the execution model."""
+    """Seed of the policy and of the durations of tasks."""
     incidents: Sequence[Incident] = ()
     """Lost and returned servers, and cancelled jobs."""
     inputs: Sequence[RunInput] = ()
-    """Files that it was read from."""
+    """Records of the files from which it was read."""
     execution: ExecutionModel = field(default_factory=ExactExecution)
     """Speed of placed jobs."""
     options: Mapping[str, object] = field(default_factory=dict)
-    """Options with which the inputs were read."""
+    """Options with which the files were read."""
     entry: Callable[[int], Mapping[str, Any]] | None = None
     """Function that returns the job at an index as its file writes it; None without a file."""
     work_limits: Mapping[str, int] = field(default_factory=dict)
@@ -58,14 +58,14 @@ class Scenario:
     lengths: str = KNOWN
     """Lengths that policies see: one of `shadowprice.simulator.lengths.LENGTHS`."""
     values: str = STATED
-    """How values of jobs count: one of `shadowprice.core.relative_values.VALUE_MODES`."""
+    """Meaning of jobs' values: one of `shadowprice.core.relative_values.VALUE_MODES`."""
     locate: Callable[[str], str] = command_option
-    """Returns the location of an input in errors, by the input's name."""
+    """Function that returns the location of an input in errors, by the input's name."""
 
     def with_lengths(self, lengths: str) -> Scenario:
         """Return the scenario with other lengths shown to policies.
 
-        Raises `InputError` if they are time limits, and no job has one.
+        Raises `InputError` if ``lengths`` is `LIMITS`, but no job has a time limit.
         """
         if lengths == KNOWN:
             return self
@@ -75,10 +75,9 @@ class Scenario:
         return replace(self, lengths=lengths, options={**self.options, "lengths": lengths})
 
     def with_values(self, values: str) -> Scenario:
-        """Return the scenario with values that count as stated, or relative to their tenant's.
+        """Return the scenario with stated values, or values relative to those of the same tenant.
 
-        Raises `InputError` if ``values`` is unknown, or relative with lengths that policies don't
-        see.
+        Raises `InputError` if ``values`` is unknown, or `RELATIVE` while lengths are hidden.
         """
         check_values(values, self.locate("values"))
         if values == STATED:
@@ -91,7 +90,7 @@ class Scenario:
 
     @property
     def hidden_lengths(self) -> HiddenLengths | None:
-        """Lengths that the policy sees instead of the true ones; None if it sees these."""
+        """Lengths that the policy sees instead of the true lengths; None if it sees the latter."""
         if self.lengths == KNOWN:
             return None
         shows_limits = self.lengths == LIMITS
@@ -99,10 +98,10 @@ class Scenario:
         return HiddenLengths(self.cluster, limits, shows_limits=shows_limits)
 
     def context(self, *, explained: bool = True) -> PolicyContext:
-        """Return the context of a policy that knows the whole workload, as simulations allow.
+        """Return the context from which a policy is built.
 
-        If lengths are hidden or values relative, the policy knows no job in advance. ``explained``
-        requests reasons of refusals.
+        The policy may know all jobs in advance, unless lengths are hidden or values are relative.
+        ``explained`` requests reasons of refusals.
         """
         return PolicyContext(
             cluster=self.cluster,
@@ -159,10 +158,11 @@ def record_run(
 ) -> RunData:
     """Run a scenario under a freshly built policy, and record everything about it.
 
-    ``name`` is the policy's label, ``settings`` are the settings that it was built with, and
-    ``origin`` the source of one outside the package. ``progress`` is called with (jobs arrived,
-    jobs in total, slot) at intervals. By default Ctrl-C stops the run; it then returns what was
-    done, with ``info["partial"]`` set. ``at_once`` answers jobs as a service does (`Simulation`).
+    ``name`` is the policy's label. ``settings`` are those that it was built with. ``origin`` is the
+    source of a policy from outside the package. ``progress`` is called with (jobs arrived, jobs in
+    total, slot) at intervals. ``at_once`` decides jobs as a service does; see `Simulation`.
+
+    By default Ctrl-C stops the run. The result is then the run so far, with ``info["partial"]``.
     """
     recorder = Recorder(scenario.cluster, scenario.jobs, policy)
     simulation = replace(scenario.simulation(policy), at_once=at_once)
@@ -181,7 +181,7 @@ def record_run(
 
 
 def random_draws(scenario: Scenario, choices: Sequence[PolicyChoice]) -> list[str]:
-    """Return what is drawn at random: in the workload, and by the policies."""
+    """Return descriptions of all random draws: of the workload's, then of the policies'."""
     by_policy: dict[str, list[str]] = {}
     for choice in choices:
         if text := choice.parameters().random_draws_text(scenario.jobs):

@@ -1,4 +1,4 @@
-"""Files and options of a run, and the scenario that they give with a seed."""
+"""Files and options of a run, from which a scenario is built for each seed."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ SIZED_CLUSTER_LABEL = "the cluster sized to the trace"
 
 @dataclass(frozen=True, eq=False)
 class ScenarioSource:
-    """Files and options that give a scenario."""
+    """Files and options that define a scenario for each seed."""
 
     cluster: Path | Document | None = None  # cluster file, or its content
     jobs: Path | Sequence[Document] | None = None  # job file, or its jobs
     trace: str | None = None
     """Trace instead of jobs, as in ``--trace``; without a cluster, one is sized to it."""
     incidents: Path | Sequence[Document] | None = None  # incident file, or its incidents
-    params: Path | None = None  # file of parameters that is only recorded
+    params: Path | None = None  # file of policy parameters; only its digest is recorded here
     until: str | None = None  # such as ``300 slots``
     slot: str = "20min"  # slot length of the cluster that is sized to a trace
-    load: float = 1.0  # requested over available GPU-time of that cluster (core-time without GPUs)
+    load: float = 1.0  # requested over available GPU-time of that cluster (else core-time)
     skip_invalid: bool = False  # leave invalid jobs out
     lengths: str = KNOWN
     """Lengths that policies see: one of `shadowprice.simulator.lengths.LENGTHS`."""
     locate: Callable[[str], str] = command_option
-    """Returns the location of a field in errors: the option of a command, or an argument."""
+    """Function that names a field in errors: as the option of a command, or as an argument."""
     _traces: dict[str, TraceWorkload] = field(default_factory=dict, init=False)
 
     def with_lengths(self, lengths: str) -> ScenarioSource:
         """Return this source with other lengths for policies; both share the traces read so far."""
         twin = copy(self)
-        object.__setattr__(twin, "lengths", lengths)
+        object.__setattr__(twin, "lengths", lengths)  # `replace` would not share the traces
         return twin
 
     def __post_init__(self) -> None:
@@ -76,15 +76,16 @@ class ScenarioSource:
             raise InputError(Fault("", problem, f"give {jobs} with {cluster}, or give {trace}"))
         if self.trace is None and self.cluster is None:
             raise InputError(Fault("", f"{cluster} is missing", "give the cluster of these jobs"))
-        # Also without a trace, so that a wrong value isn't ignored.
+        # Checked even if there is no trace, so that an invalid value isn't ignored.
         parse_positive_duration(self.slot, self.locate("slot"), "20min")
 
     def scenario(
         self, seed: int = 0, added: Mapping[str, int] | None = None
     ) -> tuple[Scenario, list[str]]:
-        """Read everything; return the scenario, and remarks on what was left out or assumed.
+        """Read all files; return the scenario, and remarks on omitted jobs and assumptions.
 
-        ``added`` servers, or removed ones if negative, are by the name of their entry.
+        ``added`` are numbers of servers to add to entries of the cluster, by the entry's name.
+        Negative numbers remove servers.
         """
         inputs: list[RunInput] = []
         entry: Callable[[int], Document]
@@ -155,7 +156,7 @@ class ScenarioSource:
     def _document(self) -> tuple[Document, str]:
         if isinstance(self.cluster, Path):
             document, location = load_yaml(self.cluster), str(self.cluster)
-            if document is None:  # elsewhere None means that there is no file
+            if document is None:  # an empty file; this raises its error
                 resolve_cluster(document, location)
             return document, location
         assert self.cluster is not None
@@ -179,7 +180,7 @@ class ScenarioSource:
     # ------------------------------------------------------------ traces
 
     def _trace_workload(self) -> TraceWorkload:
-        # Runs of job files don't need it.
+        # Imported here, because runs of job files don't need this slow import.
         from shadowprice.simulator.traced import TraceWorkload  # noqa: PLC0415
 
         assert self.trace is not None
@@ -213,9 +214,9 @@ class ScenarioSource:
         return cluster, workload, [*remarks, *workload.notes]
 
 
-def _entry(jobs: Path | Sequence[Document], workload: Sequence[Job], at: int) -> Document:
-    """Return the record of a job; invalid jobs may have been left out."""
-    name = workload[at].name
+def _entry(jobs: Path | Sequence[Document], workload: Sequence[Job], index: int) -> Document:
+    """Return the record of a job by its name, as invalid jobs may have been left out."""
+    name = workload[index].name
     if isinstance(jobs, Path):
         return read_entry(jobs, name)
     return next(record for record in jobs if record["name"] == name)
@@ -224,9 +225,9 @@ def _entry(jobs: Path | Sequence[Document], workload: Sequence[Job], at: int) ->
 def with_servers_changed(document: Document, added: Mapping[str, int], location: str) -> Document:
     """Return the content of a cluster file with servers added or removed.
 
-    Added servers continue the numbers of the entry (``gpu-50`` after ``gpu-49``); those of an entry
-    without a count are called ``NAME-more-0`` and so on. The last servers are removed first. Errors
-    begin with ``location``.
+    Added servers continue the numbers of their entry: ``gpu-50`` after ``gpu-49``. An entry without
+    a count gets servers with the names ``NAME-more-0`` and so on. The last servers are removed
+    first. Errors begin with ``location``.
     """
     entries = document.get("servers") if isinstance(document, Mapping) else None
     if not added or not isinstance(entries, list):
@@ -238,31 +239,32 @@ def with_servers_changed(document: Document, added: Mapping[str, int], location:
             raise InputError(Fault(location, f"unknown servers {name!r}", hint))
     changed: list[Any] = []
     for entry in entries:
-        more = added.get(str(entry.get("name")), 0) if isinstance(entry, Mapping) else 0
-        count = entry.get("count", 1) if more else 1
-        if not more or not isinstance(count, int):
+        difference = added.get(str(entry.get("name")), 0) if isinstance(entry, Mapping) else 0
+        count = entry.get("count", 1) if difference else 1
+        if not difference or not isinstance(count, int):
             changed.append(entry)
             continue
-        if count + more < 0:
-            message = f"can't remove {-more} of {count} servers {entry['name']!r}"
+        if count + difference < 0:
+            message = f"can't remove {-difference} of {count} servers {entry['name']!r}"
             raise InputError(Fault(location, message))
         copied = deepcopy(dict(entry))
-        if "count" in copied and count + more:
-            changed.append(copied | {"count": count + more})
-        elif "count" not in copied and more > 0:
-            changed += [copied, copied | {"name": f"{copied['name']}-more", "count": more}]
+        if "count" in copied and count + difference:
+            changed.append(copied | {"count": count + difference})
+        elif "count" not in copied and difference > 0:
+            changed += [copied, copied | {"name": f"{copied['name']}-more", "count": difference}]
     return {**document, "servers": changed}
 
 
-def _input(kind: str, given: Path | object) -> RunInput:
-    if isinstance(given, Path):
-        return RunInput.of(kind, split_member(given)[0], str(given))
-    text = json.dumps(given, sort_keys=True, default=str)
+def _input(kind: str, content: Path | object) -> RunInput:
+    """Return the record of an input: a file, or the content of one."""
+    if isinstance(content, Path):
+        return RunInput.of(kind, split_member(content)[0], str(content))
+    text = json.dumps(content, sort_keys=True, default=str)
     return RunInput(kind, f"given as {kind}", hashlib.sha256(text.encode()).hexdigest())
 
 
 def _timespan(text: str | None, cluster: Cluster, location: str) -> int | None:
-    """Return the end of the timespan in whole slots, rounded down: nothing may run later."""
+    """Return the end of the timespan in slots, rounded down because nothing may run after it."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Schedules of a job set from runs of `rolling`, as initial solutions of a search."""
+"""Initial schedules for the search of a certificate: those of simulated runs of `rolling`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from shadowprice.simulator.scenario import Scenario
 
 _SETTINGS: Final[tuple[dict[str, Any], ...]] = (
     {},
-    # Promises cost more than any utility: all jobs wait, and the densest go first.
+    # At this price no job gets a promise, so `rolling` runs jobs on spare capacity only, in order
+    # of their utility per resource.
     {"prices": "given", "price": 1e12},
 )
 
@@ -34,10 +35,9 @@ class PlacementObserver(Observer):
 
     def __init__(self, stop: Callable[[], bool]) -> None:
         self._stop = stop
-        self._rows: dict[str, int] = {}
-        self._names: list[str] = []
+        self._rows: dict[str, int] = {}  # number of each job
         self._completed: set[str] = set()
-        self._entries = array("q")
+        self._entries = array("q")  # job, slot, server, workers and parameter servers, repeated
 
     def on_slot(self, engine: Engine, slot: int) -> None:
         """Record all placements."""
@@ -48,7 +48,7 @@ class PlacementObserver(Observer):
                 self._entries.extend((row, slot, server, workers, ps))
 
     def on_event(self, _event: DriverEvent, commands: Sequence[Command]) -> None:
-        """Record completed jobs; end the run if requested."""
+        """Record completed jobs; end the run if ``stop`` returns True."""
         self._completed.update(
             command.job for command in commands if isinstance(command, Completed)
         )
@@ -77,7 +77,7 @@ def completed_schedules(
     ``stop`` is called after every event, and returns whether to end the run.
     """
     placements = PlacementObserver(stop)
-    with suppress(_Stopped):  # jobs that completed before the stop count
+    with suppress(_Stopped):  # jobs that completed before are returned
         scenario.simulation(policy).run((placements,))
     return placements.schedules()
 
@@ -85,9 +85,9 @@ def completed_schedules(
 def iter_warm_starts(
     scenario: Scenario, stop: Callable[[], bool]
 ) -> Iterator[Mapping[str, Schedule]]:
-    """Yield schedules of a job set, each from another run, until ``stop`` returns True.
+    """Yield the schedules of one run after another, until ``stop`` returns True.
 
-    Servers aren't lost in these runs, and jobs are exactly as fast as declared.
+    These runs have no incidents.
     """
     undisturbed = replace(scenario, incidents=())
     for settings in _SETTINGS:

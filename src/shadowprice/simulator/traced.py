@@ -13,7 +13,7 @@ from shadowprice.traces.workload import Workload
 
 
 class TraceWorkload:
-    """A trace, read once for all seeds; ``remarks`` are the rows left out or repaired."""
+    """A trace, read once for all seeds; ``remarks`` count rows that were left out or repaired."""
 
     def __init__(self, spec: str, *, skip_invalid: bool) -> None:
         parsed = parse_spec(spec, OPTION_NAMES)

@@ -1,4 +1,4 @@
-"""A comparison from several seeds."""
+"""Comparison of policies over several seeds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SeedRun = tuple[str, int, Mapping[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class SeedRuns:
-    """Metrics of every policy from every seed."""
+    """Metrics of every policy with every seed."""
 
     frame: pl.DataFrame  # one row per policy and seed: ``policy``, ``seed``, and the metrics by key
 
@@ -52,7 +52,7 @@ class SeedRuns:
 
     @property
     def seeds(self) -> list[int]:
-        """Seeds from which all policies ran."""
+        """Seeds with which all policies ran."""
         return self.frame["seed"].unique(maintain_order=True).to_list()
 
     @property
@@ -64,9 +64,9 @@ class SeedRuns:
 
     @cached_property
     def policies_with_variation(self) -> frozenset[str]:
-        """Policies for which the seed changed anything but times and the restricted mean.
+        """Policies whose metrics depend on the seed, besides wall times and the restricted mean.
 
-        The latter also depends on the ends of other policies' runs.
+        The restricted mean is ignored, because it also depends on the ends of other policies' runs.
         """
         ignored = TIMING_METRICS | {RESTRICTED}
         keys = [metric.key for metric in self.metrics if metric.key not in ignored]
@@ -90,7 +90,7 @@ class SeedRuns:
     def interval(self, policy: str, key: str) -> ConfidenceInterval | None:
         """Return the mean of a metric of a policy; None if no run has it.
 
-        If no seed changes a policy's runs, they count as one run, and the interval has no ends.
+        If the seed doesn't change a policy's runs, they count as one run, without an interval.
         """
         measured_values = [value for value in self.values(policy, key) if value is not None]
         if (
@@ -118,8 +118,9 @@ class SeedRuns:
     def against_first(self, key: str) -> dict[str, PairedTest]:
         """Return each policy's difference from the first, with paired tests over the seeds.
 
-        Empty if a run lacks the metric, or there is one policy. A policy is left out if the seeds
-        change neither its runs nor those of the first: equal pairs aren't a sample.
+        The result is empty if a run lacks the metric, or if there is only one policy. A policy is
+        left out if the seed changes neither its runs nor those of the first, because equal pairs
+        aren't a sample.
         """
         first, *others = self.policies
         others = [
@@ -163,8 +164,8 @@ def seeds_from(seed: int, seeds: int) -> range:
 def collect_seed_runs(runs: Sequence[SeedRun]) -> SeedRuns:
     """Return the metrics of runs, given as (label, seed, ``run.json``).
 
-    Times of all jobs are counted up to the latest end of a seed's runs. Counted up to its own end,
-    a policy that refuses many jobs and ends early would look fast.
+    The restricted mean counts times up to the latest end of all runs of a seed. If it counted up to
+    each run's own end, a policy that refuses many jobs and ends early would look fast.
     """
     latest: dict[int, int] = {}
     for _, seed, info in runs:
@@ -193,12 +194,12 @@ def run_all(
 ) -> list[RunData]:
     """Run a scenario under every policy, in order; the list ends with the first partial run.
 
-    All policies are built before any runs, so that a wrong parameter of the last one doesn't waste
-    the others. ``bar`` is called with a label; its context surrounds the run and gives its progress
-    callback. ``each`` is called with every run as it ends.
+    All policies are built before any runs, so that a wrong parameter of the last policy doesn't
+    waste the other runs. ``bar`` is called with a policy's label. It returns a context manager for
+    the run, which gives the progress callback. ``each`` is called with every run as it ends.
     """
     built = [choice.build(scenario.context()) for choice in choices]
-    built.reverse()
+    built.reverse()  # `pop` then frees each policy after its run
     runs: list[RunData] = []
     for choice in choices:
         with bar(choice.label) as progress:
@@ -226,7 +227,7 @@ def further_seeds(
     stop: StopRequestObserver | None = None,
     bar: ProgressBarFactory = lambda _: nullcontext(None),
 ) -> tuple[list[SeedRun], RunData | None]:
-    """Run every policy from every seed; return the runs of complete seeds, and a stopped run."""
+    """Run every policy with every seed; return the runs of complete seeds, and a stopped run."""
     measured: list[SeedRun] = []
     for seed in seeds:
         scenario, _ = source.scenario(seed)

@@ -75,7 +75,7 @@ def warm_up(policy: str) -> None:
 
 
 def is_warm(policy: str) -> bool:
-    """Return whether the policy's kernels are in the cache, or can't be put there."""
+    """Return whether a policy's kernels are cached, can't be cached, or don't exist."""
     info = builtin_policies().get(policy)
     if info is None or info.knows_all_jobs:  # it uses a solver instead of kernels
         return True
@@ -84,7 +84,7 @@ def is_warm(policy: str) -> bool:
 
 
 def warm_up_all(policies: Sequence[str]) -> int:
-    """Warm policies up in parallel processes, one for each set of shared kernels.
+    """Warm policies up in parallel processes, one for each group with shared kernels.
 
     Returns the number of kernels that were compiled.
     """
@@ -138,6 +138,7 @@ def _start(policies: Sequence[str]) -> subprocess.Popen[str]:
 
 
 def _marker(policy: str) -> Path | None:
+    """Return the file that exists once a policy is warm; None if kernels aren't cached."""
     folder = jit.cache_folder()
     if folder is None:
         return None
@@ -197,7 +198,7 @@ INCIDENTS: Final[list[Document]] = [
     {"slot": 4, "server_lost": "gpu-1"},
     {"slot": 9, "server_back": "gpu-1"},
 ]
-"""`MIXED`, `MIXED_JOBS` and `INCIDENTS` copy ``examples/``, which isn't installed."""
+"""`MIXED`, `MIXED_JOBS` and `INCIDENTS` are those of ``examples/``, which isn't installed."""
 
 TENANTS: Final[Document] = {
     "slot": "20min",

@@ -1,4 +1,4 @@
-"""Utility of other clusters on the same workload."""
+"""Comparison of a cluster with larger and smaller clusters on the same workload."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class ClusterChange:
     """Servers that are added to a cluster, or removed."""
 
     added: tuple[tuple[str, int], ...] = ()
-    """Numbers by the name of their entry in the cluster; empty for the cluster as it is."""
-    text: str = ""  # label, if it was requested as an amount of a resource
+    """Pairs of an entry of the cluster and a number; empty for the cluster as it is."""
+    text: str = ""  # label if an amount of a resource was requested
 
     @classmethod
     def parse(cls, text: str, sign: int = 1, location: str = "--add") -> ClusterChange:
-        """Parse ``gpu:2`` or ``gpu:2,net:1``."""
+        """Parse ``gpu:2`` or ``gpu:2,net:1``; the ``sign`` -1 removes the servers."""
         added: dict[str, int] = {}
         for part in text.split(","):
             match = re.fullmatch(r"\s*(.+?)\s*:\s*(\d{1,1000})\s*", part)
@@ -101,9 +101,10 @@ class CapacityRequest:
     ) -> list[ClusterChange]:
         """Return a change for each type of server that provides the resource.
 
-        Servers are added whole, so that the amount may be larger than requested. Of entries that
-        differ in name and count only, the first one stands for all, unless another is named.
+        Whole servers are added, so the amount may be larger than requested. Entries that differ
+        only in name and count are one type, and servers are added to the first one or a named one.
         """
+        # Triples of entry, resource and amount.
         provided = [
             (str(entry["name"]), resource, parse_amount(amount))
             for entry in _without_repeated(entries, self.name)
@@ -138,7 +139,7 @@ class CapacityRequest:
 def _without_repeated(
     entries: Sequence[Mapping[str, Any]], name: str | None
 ) -> list[Mapping[str, Any]]:
-    """Leave out entries that differ from an earlier one in name and count only, except ``name``."""
+    """Leave out entries that differ from an earlier one only in name and count, except ``name``."""
     seen: list[dict[str, Any]] = []
     kept = []
     for entry in entries:
@@ -150,7 +151,7 @@ def _without_repeated(
 
 
 def _without_totals(provided: list[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
-    """Leave out the total of all types of GPU, which a live service's servers state too."""
+    """Leave out ``gpu`` of entries that also state their types of GPU, as in a live service."""
     typed = {entry for entry, resource, _ in provided if resource != "gpu"}
     return [item for item in provided if item[1] != "gpu" or item[0] not in typed]
 
@@ -158,10 +159,7 @@ def _without_totals(provided: list[tuple[str, str, Any]]) -> list[tuple[str, str
 def capacity_changes(
     amounts: CapacityAmounts, entries: Sequence[Mapping[str, Any]], location: str = "--more"
 ) -> list[ClusterChange]:
-    """Return the changes that ``--more`` requests; ``amounts`` are its texts or numbers of GPUs.
-
-    Errors have the location.
-    """
+    """Return the changes that ``--more`` requests; ``amounts`` are its texts or numbers of GPUs."""
     listed = [amounts] if isinstance(amounts, str | int) else amounts
     requests = [
         request for text in map(str, listed) for request in CapacityRequest.parse(text, location)
@@ -173,7 +171,7 @@ def capacity_changes(
     )
 
 
-def _unread(_info: Mapping[str, Any]) -> float | None:
+def _unread(_info: Mapping[str, Any]) -> float | None:  # gains aren't in a single ``run.json``
     return None
 
 
@@ -194,13 +192,15 @@ class WhatIfResult:
 
     changes: tuple[ClusterChange, ...]  # the cluster as it is, then the changed ones
     frame: pl.DataFrame
-    """One row per change, policy and seed: ``change``, ``servers`` (added), ``policy``, ``seed``,
-    and the metrics by key. ``gain`` is the utility beyond that of the cluster as it is, under the
-    same policy and seed; ``gain_per_server`` divides it by the servers. If servers have costs,
-    ``gain_per_cost`` divides it by the additional cost of the cluster (saved, with fewer servers).
-    It is null if a run ended so much earlier that more servers cost less, or fewer cost more.
-    ``waiting_saved_hours`` is the waiting time (from submission to first start) that jobs which ran
-    in both were spared, summed over these jobs."""
+    """One row per change, policy and seed: ``change``, ``servers`` (number added), ``policy``,
+    ``seed``, and the metrics by key.
+
+    ``gain`` is the total utility minus that on the cluster as it is, under the same policy and
+    seed. ``gain_per_server`` divides the gain by ``servers``. If servers have costs,
+    ``gain_per_cost`` divides the gain by the difference of the clusters' costs. The latter is null
+    if the difference has the wrong sign, because one run ended much earlier. Negative servers and
+    costs are those removed. ``waiting_saved_hours`` sums the differences of waiting times (from
+    submission to first start), over the jobs that ran on both clusters."""
 
     def of(self, change: ClusterChange, policy: str) -> pl.DataFrame:
         """Return the rows of a change under a policy, seed by seed."""
@@ -217,7 +217,7 @@ class WhatIfResult:
         return self.frame["policy"].unique(maintain_order=True).to_list()
 
     def table(self, policy: str) -> tuple[list[str], list[list[str]]]:
-        """Return the heads and rows of a policy's table: label of the change, then means."""
+        """Return the column heads and rows of a policy's table: label of the change, then means."""
         shown = [
             metric
             for metric in (*_MAIN_METRICS, *_GAINS)
@@ -254,17 +254,17 @@ def whatif(
 ) -> WhatIfResult:
     """Run a workload on a cluster as it is, and with servers added or removed.
 
-    Each change is tried alone; without any, one more server of every kind. The seeds are the same
-    for every cluster, so that gains are those of pairs. ``progress`` is called with (label of the
-    change and policy, seed) before each run. Raises `InputError` if a job can never run on a
-    changed cluster, and `KeyboardInterrupt` if it was stopped, because a partial comparison is
-    useless.
+    Each change is tried alone. Without changes, one more server of each entry is tried. The seeds
+    are the same for every cluster, so that gains are differences of pairs. ``progress`` is called
+    with (label of the change and policy, seed) before each run. Raises `InputError` if a job can
+    never run on a changed cluster. Raises `KeyboardInterrupt` if it is stopped, because a partial
+    comparison is useless.
     """
     if not changes:
         changes = [ClusterChange(((name, 1),)) for name in source.kinds(seeds[0])]
     clusters = (NO_CHANGE, *dict.fromkeys(changes))
     for change in clusters:
-        # A wrong name must not waste the runs before it.
+        # Before any run, so that an invalid change doesn't waste the runs of others.
         source.scenario(seeds[0], dict(change.added))
     rows: list[dict[str, Any]] = []
     for seed in seeds:
@@ -291,9 +291,10 @@ def whatif(
                     }
                 )
                 infos.append(run.info)
-        latest = max(info["summary"]["end"] for info in infos)
+        # Times are counted up to the latest end of all runs of the seed; see `collect_seed_runs`.
+        common_end = max(info["summary"]["end"] for info in infos)
         for row, info in zip(rows[-len(infos) :], infos, strict=True):
-            row[RESTRICTED] = restricted_mean_until(info, latest)
+            row[RESTRICTED] = restricted_mean_until(info, common_end)
     schema = typed_columns("change servers:i policy seed:i")
     schema |= {metric.key: pl.Float64() for metric in OVER_SEEDS}
     schema["waiting_saved_hours"] = pl.Float64()
@@ -325,7 +326,7 @@ def _with_gains(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def check_larger(source: ScenarioSource, changes: Sequence[ClusterChange], seed: int) -> None:
-    """Build the larger clusters, so that an invalid one is an error before hours of runs."""
+    """Raise InputError if a larger cluster is invalid, before hours of runs."""
     for change in changes:
         source.scenario(seed, dict(change.added))
 
@@ -340,7 +341,7 @@ def run_with_more(
     stop: StopRequestObserver | None = None,
     bar: ProgressBarFactory = lambda _: nullcontext(None),
 ) -> tuple[list[CapacityGain], RunData | None]:
-    """Run every policy with every change; return the gains, and the interrupted run or None.
+    """Run every policy on every changed cluster; return the gains, and an interrupted run or None.
 
     ``before`` has the runs of the policies on the cluster as it is, with the same seed.
     """

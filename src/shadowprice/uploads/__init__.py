@@ -1,6 +1,6 @@
-"""Files of a directory that a job gets although its service runs on another machine.
+"""Upload of a directory's files to a service on another machine, for a job.
 
-`ignore` selects files and `packing` writes them into an archive, for clients. `archive` reads an
-archive that may be hostile, and `unpacking` unpacks it, for services and executors. `host` returns
-whether two processes see the same files.
+Clients use `ignore` to select files and `packing` to write them into an archive. Services and
+executors use `archive` to read an archive, which may be hostile, and `unpacking` to unpack it.
+`host` identifies a machine and its files, so that no upload is needed on the same one.
 """

@@ -1,8 +1,8 @@
 """Archives of directories, read strictly because clients write them.
 
-An archive is a POSIX tar file without compression, so it unpacks to no more than its size. It holds
-directories, files and symbolic links. Links lead to places within the directory, and no entry is
-beneath a link, so reading and unpacking never leave the directory.
+An archive is a POSIX tar file without compression, so its files take no more than its size. It has
+directories, files and symbolic links. Links lead to paths within the directory, and no entry is
+below a link. So unpacking never writes outside the directory.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import BinaryIO, Final
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 
-BLOCK: Final = 512
+BLOCK: Final = 512  # bytes; headers and contents of a tar file are padded to whole blocks
 MAX_ENTRIES: Final = 20_000  # maximum number of files, directories and links in an archive
 MAX_PATH_BYTES: Final = 1_024
 MAX_FILE_BYTES: Final = (8 << 30) - 1
-"""Maximum size of a file: a larger one needs an extension of the format."""
+"""Maximum size of a file. A header has 11 octal digits for it, and extensions are refused."""
 
-_MAX_NAME_BYTES: Final = 255
-_MAX_EXTENSION_BYTES: Final = 16 << 10
+_MAX_NAME_BYTES: Final = 255  # of one part of a path, as in Linux file systems
+_MAX_EXTENSION_BYTES: Final = 16 << 10  # maximum size of an extended header
 _MAX_GLOBAL_HEADERS: Final = 16
 MEDIA_TYPE: Final = "application/x-tar"
 WRITE_HINT: Final = "write it with shadowprice submit --upload, or with tar --format=pax"
@@ -32,7 +32,7 @@ _LARGE_FILE_HINT: Final = "leave it out, and let jobs read it from a file system
 
 
 class ArchiveError(InputError):
-    """An archive is malformed, or holds something that is refused."""
+    """An archive is malformed, or has an entry that is refused."""
 
 
 class EntryKind(Enum):
@@ -57,26 +57,27 @@ class ArchiveEntry:
 
 
 def is_link_inside(path: str, target: str) -> bool:
-    """Return whether a link leads to a place within the directory, whatever other links are.
+    """Return whether a link at ``path`` stays within the directory, whatever other links exist.
 
-    ``..`` is only accepted at the beginning: the directories above a link are not links themselves.
+    ``..`` is only accepted at the beginning, because no directory above a link is itself a link.
+    After another name, which may be a link, ``..`` could lead anywhere.
     """
     if target == ".":
         return True
     parts = target.split("/")
-    climbs = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
-    is_plain = not any(part in {"", ".", ".."} for part in parts[climbs:])
-    return is_plain and climbs <= path.count("/")
+    levels_up = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
+    is_plain = not any(part in {"", ".", ".."} for part in parts[levels_up:])
+    return is_plain and levels_up <= path.count("/")
 
 
 def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
     """Yield the entries of an archive in order; raise `ArchiveError` if it is refused."""
     total = stream.seek(0, os.SEEK_END)
     position = 0
-    extended: Mapping[str, str] | None = None  # records of the next entry
-    global_headers = own_entries = 0
-    kinds: dict[str, EntryKind] = {}
-    explicit: set[str] = set()
+    extended: Mapping[str, str] | None = None  # extended header of the next entry
+    global_headers = root_entries = 0
+    kinds: dict[str, EntryKind] = {}  # of all paths, including directories without an entry
+    explicit: set[str] = set()  # paths with an entry
     while True:
         stream.seek(position)
         header = stream.read(BLOCK)
@@ -90,8 +91,10 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
         position = content + -(-size // BLOCK) * BLOCK
         if position > total:
             raise refusal("", "ends within an entry")
-        if flag in {b"x", b"g"}:
-            records = _extension(stream.read(size) if size <= _MAX_EXTENSION_BYTES else None)
+        if flag in {b"x", b"g"}:  # an extended header of the next entry, or of all entries
+            records = _parse_extended_header(
+                stream.read(size) if size <= _MAX_EXTENSION_BYTES else None
+            )
             if flag == b"x":
                 if extended is not None:
                     raise refusal("", "has two extended headers of one entry")
@@ -103,22 +106,22 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
             if records.keys() - _IGNORED:
                 raise refusal("", "has a global header with file names or sizes")
             continue
-        entry = _entry(header, size, content, extended or {})
+        entry = _parse_entry(header, size, content, extended or {})
         extended = None
         if entry is None:
-            own_entries += 1
-            if own_entries > 1:
+            root_entries += 1
+            if root_entries > 1:
                 raise refusal("", "names the directory itself more than once")
             continue
         _add(entry, kinds, explicit)
-        # Directories that only paths name count too: one path can name hundreds.
+        # Directories without an entry count too, because one path can name hundreds.
         if len(kinds) > MAX_ENTRIES:
             raise refusal("", f"has more than {MAX_ENTRIES:,} entries")
         yield entry
 
 
 def _check_end(stream: BinaryIO) -> None:
-    """Refuse an archive without a second empty block, or with other content after it."""
+    """Refuse an archive without a second empty block, or with content after it."""
     rest = stream.read(BLOCK)
     if len(rest) < BLOCK:
         raise refusal("", "ends without the two empty blocks of a complete archive")
@@ -136,17 +139,17 @@ def refusal(path: str, message: str, hint: str = WRITE_HINT) -> ArchiveError:
 
 def _check_header(header: bytes, position: int) -> int:
     """Return the size of an entry's content, after verifying the header's checksum."""
-    expected = sum(header[:148]) + sum(header[156:]) + 8 * 32
-    if header[257:263] != b"ustar\0" or _number(header[148:156]) != expected:
+    expected = sum(header[:148]) + sum(header[156:]) + 8 * ord(" ")  # without the checksum
+    if header[257:263] != b"ustar\0" or _parse_octal(header[148:156]) != expected:
         raise refusal("", f"is not a POSIX tar file at byte {position:,}")
     size = header[124:136]
-    # GNU tar writes large numbers to base 256.
+    # GNU tar writes large sizes in binary, marked by the first bit.
     if size[0] & 0x80 and int.from_bytes(size[1:], "big") > MAX_FILE_BYTES:
         raise refusal("", _LARGE_FILE, _LARGE_FILE_HINT)
-    return _number(size)
+    return _parse_octal(size)
 
 
-def _number(field: bytes) -> int:
+def _parse_octal(field: bytes) -> int:
     text = field.strip(b" \0")
     if not text:
         return 0
@@ -161,20 +164,23 @@ _IGNORED: Final = frozenset(
         "LIBARCHIVE.creationtime",
     }
 )
-"""Records of extended headers that don't change what an entry is."""
+"""Records of extended headers that don't affect an unpacked entry."""
 
 _XATTR_PREFIXES: Final = ("SCHILY.xattr.", "SCHILY.acl.", "LIBARCHIVE.xattr.", "RHT.security.")
 """Prefixes of records that hold a file's extended attributes."""
 
 
-def _extension(content: bytes | None) -> dict[str, str]:
-    """Parse the records of an extended header: ``LENGTH KEY=VALUE``."""
+def _parse_extended_header(content: bytes | None) -> dict[str, str]:
+    """Parse the records of an extended header: ``LENGTH KEY=VALUE``.
+
+    ``content`` is None if the header is too long.
+    """
     if content is None:
         raise refusal("", f"has an extended header of more than {_MAX_EXTENSION_BYTES:,} bytes")
     records: dict[str, str] = {}
     position = 0
     while position < len(content):
-        space = content.find(b" ", position, position + 7)
+        space = content.find(b" ", position, position + 7)  # a length has few digits
         digits = content[position : max(space, position)]
         end = position + int(digits) if digits.isdigit() else 0
         if not space < end <= len(content) or content[end - 1 : end] != b"\n":
@@ -191,7 +197,6 @@ def _extension(content: bytes | None) -> dict[str, str]:
 
 
 def _refuse_record(name: str, value: bytes) -> ArchiveError:
-    """Return the error about a record of an extended header that can't be ignored."""
     if name == "size" and value.isdigit() and int(value[:20]) > MAX_FILE_BYTES:
         return refusal("", _LARGE_FILE, _LARGE_FILE_HINT)
     if name.startswith(_XATTR_PREFIXES):
@@ -201,13 +206,13 @@ def _refuse_record(name: str, value: bytes) -> ArchiveError:
     return refusal("", message)
 
 
-def _entry(
+def _parse_entry(
     header: bytes, size: int, offset: int, extended: Mapping[str, str]
 ) -> ArchiveEntry | None:
-    """Return the entry of a header; None for the directory itself."""
-    name, prefix = _text(header[:100]), _text(header[345:500])
+    """Return the entry of a header; None if it is the archived directory itself."""
+    name, prefix = _decode_field(header[:100]), _decode_field(header[345:500])
     path = extended.get("path", f"{prefix}/{name}" if prefix else name)
-    flag = header[156:157].replace(b"\0", b"0")
+    flag = header[156:157].replace(b"\0", b"0")  # old programs write 0 for files
     try:
         kind = EntryKind(flag)
     except ValueError:
@@ -227,17 +232,17 @@ def _entry(
         raise refusal(path, f"is longer than {MAX_PATH_BYTES:,} bytes, or has a name over 255")
     target = ""
     if kind is EntryKind.LINK:
-        target = extended.get("linkpath", _text(header[157:257]))
+        target = extended.get("linkpath", _decode_field(header[157:257]))
         if "\0" in target or not is_link_inside(path, target):
             message = (
-                f"is a link to {quote_for_display(target)}, no plain path within the directory"
+                f"is a link to {quote_for_display(target)}, not to a path within the directory"
             )
             raise refusal(path, message)
         if len(os.fsencode(target)) > MAX_PATH_BYTES:
             raise refusal(path, f"is a link of more than {MAX_PATH_BYTES:,} bytes")
     if kind is not EntryKind.FILE and size:
         raise refusal(path, "has content, but isn't a file")
-    mode, mtime = _number(header[100:108]) & 0o777, _number(header[136:148])
+    mode, mtime = _parse_octal(header[100:108]) & 0o777, _parse_octal(header[136:148])
     return ArchiveEntry(path, kind, mode, mtime, size, offset, target)
 
 
@@ -256,21 +261,23 @@ _TYPES: Final = {
 }
 
 
-def _text(field: bytes) -> str:
+def _decode_field(field: bytes) -> str:
     return field.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
 def _add(entry: ArchiveEntry, kinds: dict[str, EntryKind], explicit: set[str]) -> None:
-    """Record an entry and the directories above it; refuse what contradicts earlier entries."""
+    """Record an entry and the directories above it; refuse one that contradicts earlier entries."""
     parent = entry.path.rpartition("/")[0]
     while parent and parent not in kinds:
         kinds[parent] = EntryKind.DIRECTORY
         parent = parent.rpartition("/")[0]
     if parent and kinds[parent] is not EntryKind.DIRECTORY:
-        raise refusal(entry.path, f"lies beneath {quote_for_display(parent)}, no directory")
-    known = kinds.setdefault(entry.path, entry.kind)
-    if known is not entry.kind:
-        raise refusal(entry.path, f"is {_KINDS[known]} and {_KINDS[entry.kind]}")
+        raise refusal(
+            entry.path, f"lies below {quote_for_display(parent)}, which isn't a directory"
+        )
+    kind = kinds.setdefault(entry.path, entry.kind)
+    if kind is not entry.kind:
+        raise refusal(entry.path, f"is {_KINDS[kind]} and {_KINDS[entry.kind]}")
     if entry.path in explicit:
         raise refusal(entry.path, "is repeated")
     explicit.add(entry.path)

@@ -1,4 +1,4 @@
-"""Packs a directory into an archive: the same bytes for the same files."""
+"""Packs a directory into an archive. Equal files give equal bytes, and so an equal digest."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from shadowprice.uploads.ignore import IgnoreRules
 _COPY_BYTES: Final = 1 << 20
 _MAX_LISTED_FILES: Final = 5
 _EXCLUDE_HINT: Final = "exclude what the job doesn't need in .gitignore or .shadowpriceignore"
-_END: Final = bytes(2 * BLOCK)
+_END: Final = bytes(2 * BLOCK)  # a tar file ends with two empty blocks
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedFile:
-    """An entry to pack, and the status of a file when it was selected."""
+    """A file, directory or link to pack."""
 
     entry: ArchiveEntry
-    modified_ns: int = 0
+    modified_ns: int = 0  # of a file when it was selected, to detect changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Selection:
 
 
 def select_files(root: Path, *, max_bytes: int, max_entries: int = MAX_ENTRIES) -> Selection:
-    """Select the files of a directory to send; read no file but those with rules.
+    """Select the files of a directory to send, without reading them, except ignore files.
 
-    Raises InputError if the archive would exceed a limit, or a part of the directory can't be read.
+    Raises InputError if the archive would exceed a limit, or a directory can't be read.
     """
     files: list[SelectedFile] = []
     excluded: list[str] = []
@@ -80,11 +80,14 @@ def select_files(root: Path, *, max_bytes: int, max_entries: int = MAX_ENTRIES) 
 def _walk(
     top: Path, folder: str, above: IgnoreRules, excluded: list[str]
 ) -> Iterator[SelectedFile]:
-    """Yield the entries beneath a folder, sorted by name, each directory before its content."""
+    """Yield the entries below a folder, sorted by name, each directory before its content.
+
+    ``above`` are the rules of the folder's parent. Entries that can't be sent go to ``excluded``.
+    """
     rules = above.within(top / folder, folder)
     with os.scandir(top / folder) as listing:
-        found = sorted(listing, key=lambda item: os.fsencode(item.name))
-    for item in found:
+        items = sorted(listing, key=lambda item: os.fsencode(item.name))
+    for item in items:
         path = f"{folder}/{item.name}" if folder else item.name
         status = item.stat(follow_symlinks=False)
         is_directory = stat.S_ISDIR(status.st_mode)
@@ -113,11 +116,11 @@ def _walk(
 
 
 def _target(top: Path, path: str) -> str | None:
-    """Return the target that a link has in the archive; None if it leads outside."""
+    """Return a link's target in the archive; None if the link leads outside."""
     text = str((top / path).readlink())
     if is_link_inside(path, text):
         return text
-    # An absolute link, or a link with `..` inside, is rewritten as a relative path to its target.
+    # An absolute target, or one with `..` inside, is replaced by a relative path to the same file.
     real = os.path.realpath(top / path)
     if not Path(real).is_relative_to(top):
         return None
@@ -219,12 +222,12 @@ def shown_bytes(size: int) -> str:
 
 def _too_large(root: Path, files: Iterable[SelectedFile], size: int, limit: int) -> Fault:
     largest = sorted(files, key=lambda item: -item.entry.size)[:_MAX_LISTED_FILES]
-    named = ", ".join(
+    listed = ", ".join(
         f"{quote_for_display(item.entry.path)} {shown_bytes(item.entry.size)}" for item in largest
     )
     message = (
         f"its files take {shown_bytes(size)}, above the service's limit of {shown_bytes(limit)}; "
-        f"the largest: {named}"
+        f"the largest: {listed}"
     )
     return Fault(str(root), message, _EXCLUDE_HINT)
 
@@ -234,7 +237,8 @@ def _too_many(root: Path, files: Sequence[SelectedFile], limit: int) -> Fault:
     for item in files:
         top = item.entry.path.partition("/")[0]
         counts[top] = counts.get(top, 0) + 1
-    maximum = sorted(counts.items(), key=lambda pair: -pair[1])[:_MAX_LISTED_FILES]
-    named = ", ".join(f"{quote_for_display(name)} {count:,}" for name, count in maximum)
-    message = f"it has more than {limit:,} files and directories; the first: {named}"
+    largest = sorted(counts.items(), key=lambda pair: -pair[1])[:_MAX_LISTED_FILES]
+    listed = ", ".join(f"{quote_for_display(name)} {count:,}" for name, count in largest)
+    # Counting stopped at the limit, so further directories may have more.
+    message = f"it has more than {limit:,} files and directories; the first: {listed}"
     return Fault(str(root), message, _EXCLUDE_HINT)

@@ -1,10 +1,10 @@
 """Unpacking of archives, and deletion of the unpacked files that a job didn't change.
 
-A marker file beside a directory names the archive that fills it. After the unchanged files are
-deleted, another marker names it.
+A marker file beside a directory names the archive that fills it. To *release* a directory is to
+delete its unchanged files; then a different marker names the archive.
 
-No path through a directory that a job may own is followed, because it may put links there: every
-directory is opened relative to its parent, and not through a link.
+A job may put links into a directory that it owns. So every directory in it is opened relative to
+its parent, and links aren't followed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def open_directory(path: Path) -> Iterator[int]:
-    """Open a directory that isn't a link."""
+    """Open a directory; raise OSError if it is a link."""
     descriptor = os.open(path, _FLAGS)
     try:
         yield descriptor
@@ -42,7 +42,7 @@ def open_directory(path: Path) -> Iterator[int]:
 
 @contextmanager
 def open_below(root: int, path: str) -> Iterator[int]:
-    """Open a directory below ``root``, or itself for an empty path, but not behind a link."""
+    """Open a directory below ``root``, or ``root`` itself for an empty path, through no link."""
     descriptor = os.dup(root)
     try:
         for part in path.split("/") if path else ():
@@ -55,7 +55,7 @@ def open_below(root: int, path: str) -> Iterator[int]:
 
 
 def add_missing(source: Path, target: Path) -> None:
-    """Move entries of a directory into another one that lacks them; keep entries of both."""
+    """Move the entries of ``source`` that ``target`` lacks, on all levels."""
     with open_directory(source) as source_root, open_directory(target) as target_root:
         remaining = [""]
         while remaining:
@@ -68,7 +68,7 @@ def add_missing(source: Path, target: Path) -> None:
 
 
 def _move(name: str, source: int, target: int) -> bool:
-    """Move an entry unless it is there; return False if it is a directory in both."""
+    """Move an entry if ``target`` lacks it; return False if it is a directory in both."""
     try:
         status = os.stat(name, dir_fd=target, follow_symlinks=False)
     except FileNotFoundError:
@@ -85,12 +85,12 @@ _COPY_BYTES: Final = 1 << 20
 
 
 def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None) -> None:
-    """Fill a directory with an archive, all or nothing, durably.
+    """Fill a directory with an archive, atomically and durably.
 
-    ``archive`` is named after its content. A directory that an earlier call filled with it is
-    kept, and needs no archive. If it was released since, only missing files, links and directories
-    are added. Anything else in the directory is removed: it is left of a call that was interrupted,
-    or of another job.
+    The name of ``archive`` identifies its content. A directory that an earlier call filled with it
+    isn't changed; then the archive needn't exist. If the directory was released since, only missing
+    entries are added. A directory with any other state is replaced, because its content is of an
+    interrupted call or another job.
 
     ``owner`` is the user and group of the files; None for those of this process. Raises OSError if
     the archive can't be read or the directory can't be written, and `ArchiveError` if the archive
@@ -108,12 +108,12 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
             _fill(new, stream, owner)
             _sync_file_system(new)
             with _lock:
-                # An attempt whose caller was cancelled continues in its thread.
+                # An earlier attempt may have finished, as cancelling it doesn't stop its thread.
                 if is_unpacked(archive, directory):
                     return
-                if _names(_release_marker(directory), archive) and directory.exists():
+                if _marks(_release_marker(directory), archive) and directory.exists():
                     add_missing(new, directory)
-                    shutil.rmtree(new)  # nothing is left of a call that is killed after the marker
+                    shutil.rmtree(new)  # before the marker, as a filled directory isn't cleaned up
                     _sync_file_system(directory.parent)
                     _rename_marker(_release_marker(directory), _marker(directory))
                     return
@@ -130,24 +130,24 @@ def unpack(archive: Path, directory: Path, owner: tuple[int, int] | None = None)
 
 def is_unpacked(archive: Path, directory: Path) -> bool:
     """Return whether `unpack` filled a directory with an archive."""
-    return _names(_marker(directory), archive) and directory.is_dir()
+    return _marks(_marker(directory), archive) and directory.is_dir()
 
 
 def remove_unpacked(directory: Path) -> None:
-    """Remove a directory that `unpack` filled, as far as possible; it counts as empty then."""
+    """Remove a directory that `unpack` filled; files that can't be removed no longer count."""
     _remove_markers(directory)
     _remove_partial(directory)
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def remove_unchanged(archive: Path, directory: Path) -> None:
-    """Delete files that `unpack` wrote and that haven't changed; `unpack` would add them again.
+    """Release a directory: delete the files that `unpack` wrote and that haven't changed.
 
-    Files with another size or time, links with another target and new files are kept. If the
-    archive is missing, everything is kept. Raises OSError if the directory would still count as
-    filled or the archive can't be read, and `ArchiveError` if the archive is damaged.
+    Files with another size or time, links with another target, and new files are kept. If the
+    archive is missing, everything is kept. Raises OSError if the marker can't be renamed or the
+    archive can't be read, and `ArchiveError` if the archive is damaged.
     """
-    # The directory counts as incomplete from now on, before any file is deleted.
+    # Before any file is deleted, so that an interrupted call leaves no incomplete filled directory.
     with suppress(FileNotFoundError):  # it was never filled, or is released already
         _rename_marker(_marker(directory), _release_marker(directory))
     _remove_partial(directory)
@@ -172,9 +172,10 @@ def remove_unchanged(archive: Path, directory: Path) -> None:
             with suppress(OSError), open_below(root, parent) as descriptor:
                 for entry in entries:
                     _remove_if_unchanged(descriptor, entry)
+        # The deepest first, so that a directory is empty after its subdirectories are removed.
         for path in sorted(folders, key=lambda path: path.count("/"), reverse=True):
             parent, _, name = path.rpartition("/")
-            with suppress(OSError), open_below(root, parent) as descriptor:  # not empty
+            with suppress(OSError), open_below(root, parent) as descriptor:  # may not be empty
                 os.rmdir(name, dir_fd=descriptor)
 
 
@@ -197,11 +198,11 @@ def _remove_if_unchanged(folder: int, entry: ArchiveEntry) -> None:
 
 
 _PARTIAL: Final = ".new-"
-"""Separates the name of a directory from a suffix of its own for each attempt to fill it."""
+"""Each attempt to fill a directory writes to ``NAME.new-SUFFIX`` with a suffix of its own."""
 
 _attempts: Final[set[Path]] = set()  # directories that threads of this process fill
 _lock: Final = threading.Lock()
-"""Held while attempts begin, and from their last check until the marker is written."""
+"""Held while an attempt begins, and from its last check until the marker is written."""
 
 
 def _marker(directory: Path) -> Path:
@@ -214,7 +215,7 @@ def _release_marker(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.released")
 
 
-def _names(marker: Path, archive: Path) -> bool:
+def _marks(marker: Path, archive: Path) -> bool:
     try:
         return marker.read_text(encoding="utf-8") == archive.name
     except (FileNotFoundError, UnicodeDecodeError):
@@ -243,7 +244,7 @@ def _write_marker(marker: Path, text: str) -> None:
 
 
 def _remove_partial(directory: Path) -> None:
-    """Remove the remains of interrupted attempts, except directories that a thread fills."""
+    """Remove directories of interrupted attempts, but not those of attempts in progress."""
     for path in directory.parent.glob(f"{glob.escape(directory.name)}{_PARTIAL}*"):
         if path not in _attempts:
             shutil.rmtree(path, ignore_errors=True)
@@ -259,7 +260,7 @@ def _sync_directory(path: Path) -> None:
 
 def _fill(root: Path, stream: BinaryIO, owner: tuple[int, int] | None) -> None:
     """Write the entries into an empty directory that no other process changes."""
-    # Links come after everything else, so that nothing is written through one.
+    # Links are created last, so that no file is written through a link.
     links: list[ArchiveEntry] = []
     directories: list[ArchiveEntry] = []
     made: set[str] = set()
@@ -277,6 +278,7 @@ def _fill(root: Path, stream: BinaryIO, owner: tuple[int, int] | None) -> None:
         if owner is not None:
             os.lchown(root / entry.path, *owner)
         os.utime(root / entry.path, (entry.mtime, entry.mtime), follow_symlinks=False)
+    # Last, because writing a file changes its directory's time; subdirectories first.
     for entry in reversed(directories):
         # Its owner must be able to remove it.
         (root / entry.path).chmod(entry.mode | stat.S_IRWXU)
@@ -316,7 +318,7 @@ def _write_file(
 
 
 def _sync_file_system(path: Path) -> None:
-    """Flush everything on a path's file system: quicker than flushing thousands of files."""
+    """Flush the file system of a path, which is faster than flushing thousands of files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):

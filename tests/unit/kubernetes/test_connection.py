@@ -349,6 +349,7 @@ def test_a_lease_has_one_holder_and_is_free_without_renewal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shadowprice.kubernetes.lease.LEASE_DURATION_SECONDS", 5)
+    monkeypatch.setattr("shadowprice.kubernetes.lease.RENEW_DEADLINE_MARGIN_SECONDS", 1.0)
     monkeypatch.setattr("shadowprice.kubernetes.lease.RENEW_INTERVAL_SECONDS", 0.1)
     monkeypatch.setattr("shadowprice.kubernetes.lease.INITIAL_POLL_SECONDS", 0.02)
 
@@ -378,8 +379,8 @@ def test_a_lease_is_taken_at_once_from_whom_is_known_to_do_nothing_by_it(tmp_pat
         server.answer = Leases().answer  # type: ignore[method-assign]
         one, two = (Lease(connection, "n", "lease", name) for name in ("one", "two"))
         assert await one.acquire()
-        assert not await two.acquire(0.1, over=lambda holder: holder == "other")
-        assert await two.acquire(0.1, over=lambda holder: holder == "one")
+        assert not await two.acquire(0.1, is_deposed=lambda holder: holder == "other")
+        assert await two.acquire(0.1, is_deposed=lambda holder: holder == "one")
         assert two.epoch > one.epoch
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):  # it learns that with its next renewal
             await one.lost.wait()

@@ -1,6 +1,6 @@
 """State of generations that executors share: durable records, logs, reports and results.
 
-`generation` and `disk` implement a generation's directory, and `store` the commands and fences.
-`registry` has the generations in memory, and the base of executors with a `store`. `outcome`
-derives a generation's result from its processes, and `logs` writes and reads their logs.
+`generation` and `disk` implement a generation's directory, and `store` implements the commands and
+fences. `registry` keeps the generations in memory, and has base classes of executors. `outcome`
+derives a generation's result from the ends of its processes, and `logs` writes and reads logs.
 """

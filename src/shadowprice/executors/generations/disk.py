@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import Any, Final
 
-_HEADER: Final = struct.Struct("<4sQII")
+_HEADER: Final = struct.Struct("<4sQII")  # magic, sequence number, payload bytes, checksum
 _MAGIC: Final = b"SPR1"
 
 
@@ -69,7 +69,7 @@ def _frame(sequence: int, value: dict[str, Any], half_bytes: int) -> bytes:
     payload = _encode(value)
     if _HEADER.size + len(payload) > half_bytes:
         raise ValueError(f"a record of {len(payload)} bytes does not fit into {half_bytes}")
-    check = zlib.crc32(payload, sequence & 0xFFFFFFFF)
+    check = zlib.crc32(payload, sequence & 0xFFFFFFFF)  # covers the sequence number too
     head = _HEADER.pack(_MAGIC, sequence, len(payload), check)
     return (head + payload).ljust(half_bytes, b"\0")
 
@@ -117,10 +117,11 @@ def create_file(path: Path, content: bytes) -> None:
 
 
 def read_untrusted(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result]:
-    """Return the beginning and the status of a file of a job, which may be a link, a pipe, or huge.
+    """Return the first bytes and the status of a job's file, which may be a link, a pipe, or huge.
 
     Raises OSError if it is a link or can't be read, and ValueError if it isn't a regular file.
     """
+    # O_NONBLOCK: opening a pipe would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -167,7 +168,7 @@ class FileLock:
     """Exclusive lock of a directory, which the kernel releases when its process ends."""
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor  # a process that inherits it holds the lock too
+        self.descriptor = descriptor  # a child process that inherits it keeps the lock held
 
     @classmethod
     def try_acquire(cls, directory: Path) -> FileLock | None:
@@ -189,7 +190,7 @@ class FileLock:
 
     def release(self) -> None:
         """Release the lock, even if another process inherited it."""
-        # Between fork and exec, every new process has a copy of the descriptor.
+        # `close` isn't enough: between fork and exec, new processes have copies of the descriptor.
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
         os.close(self.descriptor)
 

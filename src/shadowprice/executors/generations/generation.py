@@ -30,11 +30,11 @@ from shadowprice.executors.generations.disk import (
     sync_directory,
 )
 
-STATE_HALF_BYTES: Final = 8192  # at least, for each half of ``state``: enough for a log tail
-STATE_TEXT_CHARACTERS: Final = 500  # of texts that don't fit, such as a program's path
-STOP_BYTES: Final = 256
-CLAIM_LOCK_SECONDS: Final = 1.0  # to wait for a lock that its executor checks at times
-EXECUTION_VARIABLE: Final = "SHADOWPRICE_EXECUTION"  # marks processes for a killed supervisor
+STATE_HALF_BYTES: Final = 8192  # minimum size of each half of ``state``; fits a log tail
+STATE_TEXT_CHARACTERS: Final = 500  # texts that don't fit, such as a long path, are cut to this
+STOP_BYTES: Final = 256  # of each half of ``stop``
+CLAIM_LOCK_SECONDS: Final = 1.0  # maximum wait for the lock; an executor holds it briefly at times
+EXECUTION_VARIABLE: Final = "SHADOWPRICE_EXECUTION"  # finds the processes of a killed supervisor
 
 
 class Phase(StrEnum):
@@ -67,7 +67,8 @@ class GenerationDirectory:
         if plan:
             create_file(path / "plan.json", json.dumps(plan).encode())
         StateFile.create(path / "stop", {"command": 0}, STOP_BYTES)
-        # The first state has the placement, which may name thousands of servers.
+        # The first state has the placement, which may name thousands of servers. Half of the
+        # minimum is for later fields.
         half_bytes = max(STATE_HALF_BYTES, STATE_HALF_BYTES // 2 + record_size(state))
         StateFile.create(path / "state", state, half_bytes)
         sync_directory(path)
@@ -98,8 +99,8 @@ class GenerationDirectory:
     def write_state(self, state: dict[str, Any]) -> None:
         """Store its state; the caller holds the lock.
 
-        If it doesn't fit, the exit statuses of single processes are omitted, then their pids, and
-        then texts and the log tail are shortened.
+        A state that doesn't fit loses the processes' exit statuses, then their pids. If it still
+        doesn't fit, its texts and then its log tail are shortened.
         """
         for optional in ("exits", "processes"):
             if optional in state and not self._state.fits(state):
@@ -113,7 +114,7 @@ class GenerationDirectory:
         self._state.write(state)
 
     def stop(self) -> dict[str, Any]:
-        """Return the stop command: ``command`` is 0 if there is none, else ``until`` is set too."""
+        """Return the stop command: ``command`` (0 if none), with ``grace`` and ``until``."""
         return self._stop.read()
 
     def request_stop(self, command: int, grace: float, now: float) -> bool:
@@ -170,25 +171,28 @@ class GenerationDirectory:
                 return True
             if state["phase"] in TERMINAL_PHASES:
                 return True
-            if state["phase"] == Phase.ACCEPTED:
+            if state["phase"] == Phase.ACCEPTED:  # no supervisor claimed it yet
                 return False
             self.write_state({**state, **lost})
             return True
 
 
 def identities_differ(one: str | None, other: str | None) -> bool:
-    """Return whether two identities are both known, and differ."""
+    """Return whether two commands' identities are both known, and differ."""
     return bool(one and other) and one != other
 
 
 def start_time(process: int) -> int | None:
-    """Return a process's start in clock ticks since boot, which identifies it; None if it ended."""
+    """Return a process's start in clock ticks since boot; None if it ended.
+
+    A pid and its start time identify a process during a boot.
+    """
     fields = read_stat(process)
     return int(fields[19]) if fields and fields[0] not in {b"Z", b"X"} else None
 
 
 def read_stat(process: int | str) -> list[bytes]:
-    """Return the fields of a process's ``stat`` from field 3 on, its state; empty if it is gone."""
+    """Return the fields of a process's ``stat`` from the state (field 3) on; empty if it ended."""
     try:
         content = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:

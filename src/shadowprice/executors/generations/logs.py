@@ -1,8 +1,8 @@
 """Logs of processes, of bounded size. Standard library only.
 
 A log is a sequence of segments, ``worker-0.000000000000000.log``, each named after the offset of
-its first byte. Only the last two segments are kept. Bytes that couldn't be written (full disk) have
-no offset; a line in the log marks their loss.
+its first byte. Only the last two segments are kept. Bytes that couldn't be written (full disk)
+don't count in offsets; a line in the log marks their loss.
 """
 
 from __future__ import annotations
@@ -19,44 +19,47 @@ from shadowprice.executors.generations import disk
 
 TAIL_BYTES: Final = 16_384
 TAIL_LINES: Final = 40  # torchrun prints 34 if it doesn't find a script, and the first names it
-LINE_CHARACTERS: Final = 300
+LINE_CHARACTERS: Final = 300  # maximum length of a line in a tail
 MAX_CHARACTER_BYTES: Final = 4  # of UTF-8
 _SEGMENT: Final = re.compile(r"((?:worker|ps)-\d+)\.(\d+)\.log")
-_LOST: Final = b"\n[some output is missing here: it could not be written]\n"
+_LOST_MARKER: Final = b"\n[some output is missing here: it could not be written]\n"
 
 
 class LogWriter:
-    """Writes the log of one process in two segments; ``secrets`` are replaced by ``***``."""
+    """Writes the log of one process, with ``secrets`` replaced by ``***``.
+
+    ``limit`` is the maximum size of its two segments together, in bytes.
+    """
 
     def __init__(self, directory: Path, name: str, limit: int, secrets: Sequence[str]) -> None:
         self._directory = directory
         self._name = name
-        self._segment = max(1, limit // 2)
+        self._segment_bytes = max(1, limit // 2)
         self._secrets = [secret.encode() for secret in secrets if secret]
-        self._held = b""
-        self._place = 0
-        self._used = 0
-        self._kept: list[Path] = []
+        self._withheld = b""
+        self._offset = 0  # bytes written to all segments
+        self._used = 0  # bytes written to the current segment
+        self._segments: list[Path] = []
         self._descriptor = -1
-        self._lossy = False
-        self._recent = bytearray()
+        self._lost_output = False
+        self._recent = bytearray()  # for `tail`
         self._open()
 
     def feed(self, content: bytes) -> None:
         """Write output of the process."""
-        content = self._held + content
+        content = self._withheld + content
         for secret in self._secrets:
             content = content.replace(secret, b"***")
         # A secret may continue in the next read, so hold its beginning back.
-        waiting = max((_overlap(content, secret) for secret in self._secrets), default=0)
-        cut = len(content) - waiting
-        self._held = content[cut:]
-        self._keep(content[:cut])
+        overlap = max((_overlap(content, secret) for secret in self._secrets), default=0)
+        cut = len(content) - overlap
+        self._withheld = content[cut:]
+        self._write_all(content[:cut])
 
     def close(self) -> None:
         """Write the bytes held back, and close the segment."""
-        self._keep(self._held)
-        self._held = b""
+        self._write_all(self._withheld)
+        self._withheld = b""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -67,34 +70,34 @@ class LogWriter:
         shown = [line.rstrip()[-LINE_CHARACTERS:] for line in lines if line.strip()]
         return shown[-TAIL_LINES:]
 
-    def _keep(self, content: bytes) -> None:
+    def _write_all(self, content: bytes) -> None:
+        """Write bytes across segments; drop the rest after an error."""
         self._recent += content
         del self._recent[:-TAIL_BYTES]
         while content:
-            free = self._segment - self._used
+            free = self._segment_bytes - self._used
             if free <= 0 or self._descriptor < 0:
                 self._open()
-                free = self._segment
-            if self._descriptor < 0 or not self._write(content[:free]):
+                free = self._segment_bytes
+            if self._descriptor < 0 or not self._try_write(content[:free]):
                 return
             content = content[free:]
 
-    def _write(self, piece: bytes) -> bool:
-        """Write a piece; return whether that succeeded."""
+    def _try_write(self, piece: bytes) -> bool:
         try:
-            if self._lossy:
-                self._append(_LOST)
-                self._lossy = False
+            if self._lost_output:
+                self._append(_LOST_MARKER)
+                self._lost_output = False
             self._append(piece)
         except OSError:
-            self._lossy = True
+            self._lost_output = True
             return False
         return True
 
     def _append(self, piece: bytes) -> None:
         while piece:
             written = os.write(self._descriptor, piece)
-            self._place += written
+            self._offset += written
             self._used += written
             piece = piece[written:]
 
@@ -102,20 +105,20 @@ class LogWriter:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-        path = self._directory / f"{self._name}.{self._place:015d}.log"
+        path = self._directory / f"{self._name}.{self._offset:015d}.log"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         try:
             self._descriptor = os.open(path, flags, 0o600)
         except OSError:
-            self._lossy = True
+            self._lost_output = True
             return
         self._used = 0
-        if path not in self._kept:
-            self._kept.append(path)
-        for old in self._kept[:-2]:
+        if path not in self._segments:
+            self._segments.append(path)
+        for old in self._segments[:-2]:
             with contextlib.suppress(OSError):
                 old.unlink()
-        del self._kept[:-2]
+        del self._segments[:-2]
 
 
 def _overlap(content: bytes, secret: bytes) -> int:
@@ -138,11 +141,11 @@ def names(directory: Path) -> list[str]:
 def read(
     directory: Path, name: str, start: int | None, max_bytes: int, *, complete: bool
 ) -> tuple[int, int, str]:
-    """Return a piece of a log: start, end and text.
+    """Return a piece of a log: start offset, end offset and text.
 
-    ``start`` is the offset of the first byte; None for the last ``max_bytes`` bytes. A longer
-    character is returned whole. If the log is ``complete``, an incomplete character at its end is
-    replaced; otherwise it is left for the next read.
+    ``start`` is the offset of the first byte; None for the last ``max_bytes`` bytes. A character
+    longer than ``max_bytes`` is returned whole. An incomplete character at the log's end is left
+    for the next read, or replaced if the log is ``complete``.
     """
     for _ in range(3):  # a segment may be rotated away meanwhile
         try:
@@ -174,12 +177,17 @@ def _read(
                 content += stream.read(end - max(begin, offset))
     if start is None or begin > start:  # skip the rest of a cut character
         skipped = next(
-            (index for index in range(min(4, len(content))) if content[index] & 0xC0 != 0x80), 0
+            (
+                index
+                for index in range(min(MAX_CHARACTER_BYTES, len(content)))
+                if content[index] & 0xC0 != 0x80  # not a continuation byte of UTF-8
+            ),
+            0,
         )
         begin, content = begin + skipped, content[skipped:]
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(content, final=complete and begin + len(content) == last)
     pending = len(decoder.getstate()[0])
-    if pending and pending == len(content) and end < last:  # a reader would never get past it
+    if pending and pending == len(content) and end < last:  # all bytes belong to one character
         return _read(directory, name, begin, MAX_CHARACTER_BYTES, complete=complete)
     return begin, begin + len(content) - pending, text

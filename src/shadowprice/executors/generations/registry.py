@@ -1,4 +1,4 @@
-"""The generations that an executor hasn't forgotten, their reports, and their records on disk."""
+"""Generations whose end isn't acknowledged, their reports, and base classes of executors."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ from shadowprice.executors.progress import (
 
 _MAX_PROGRESS_BYTES: Final = 65_536
 
-UNEVEN_END_SECONDS: Final = 3.0  # seconds that workers may end after the first one without a report
+UNEVEN_END_SECONDS: Final = 3.0  # from the first worker's end until `PartlyEnded` is reported
 
 _RESOURCE_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 """Errors of the machine, and not of the job; the file is read again later."""
 
-MAX_CHUNK_BYTES: Final = 1 << 20  # maximum bytes of a chunk
+MAX_CHUNK_BYTES: Final = 1 << 20  # maximum bytes of a `LogChunk`
 log = logging.getLogger("shadowprice.executors")
-_UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")  # so that other calls need not wait
+_UNPACKING: Final = ThreadPoolExecutor(2, "unpacking")  # unpacking must not occupy other threads
 
 
 class TrackedGeneration:
-    """One generation that isn't forgotten."""
+    """One generation whose end isn't acknowledged."""
 
     def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
         self.job = job
@@ -92,20 +92,20 @@ class TrackedGeneration:
         self.placement: tuple[ServerAllocation, ...] = ()
         self.processes: tuple[str, ...] = ()
         self.allocations: list[dict[str, Any]] = []
-        self.port = 0
+        self.port = 0  # rendezvous port; 0 if its node chooses one
         self.grace = DEFAULT_GRACE_SECONDS
         self.progress = generation.progress
         self.stop_ordered = False
         self.start_reported = False
         self.end_reported = False
-        self.reported_exit_count = 0  # number of workers in the last report of those that exited
-        self.launched = float("-inf")
+        self.reported_exit_count = 0  # number of exited workers in the last `PartlyEnded`
+        self.launched = float("-inf")  # monotonic time when its supervisor was last started
         self.refreshing = asyncio.Lock()
         self._uneven_since: float | None = None  # monotonic, since some workers have ended
         self._stop_command = 0
         self._seen_progress: tuple[int, int, int] | None = None
-        self._fault = ""  # problem of its last progress report; empty if valid
-        self._faults = 0  # number of consecutive polls that found an invalid report
+        self._fault = ""  # error of its last invalid progress report
+        self._fault_polls = 0  # number of consecutive polls that found an invalid report
         self._reported_faults: list[str] = []
 
     @property
@@ -128,13 +128,13 @@ class TrackedGeneration:
             self.progress = Path(plan.get("progress") or self.generation.progress)
 
     def read(self) -> None:
-        """Read its directory."""
+        """Read its directory; damaged records give it the phase ``damaged``."""
         try:
             self.state = self.generation.state()
             self._stop_command = self.generation.stop()["command"]
             if not self.allocations and not self.is_finished:
                 self.set_plan(self.generation.plan())
-        except FileNotFoundError:  # not accepted yet, or already removed
+        except FileNotFoundError:  # not accepted yet, or already deleted
             return
         except (OSError, ValueError):
             self.state = {**self.state, "phase": Phase.DAMAGED}
@@ -144,33 +144,33 @@ class TrackedGeneration:
         )
 
     def is_live(self) -> bool:
-        """Return whether it isn't forgotten."""
+        """Return whether its file in ``live`` exists; see `store`."""
         jobs = self.generation.path.parent.parent.parent
         return (jobs.parent / "live" / f"{self.key}.{self.number}").exists()
 
     def pop_reports(self) -> list[Report]:
         """Return the reports that weren't emitted yet, and mark them as emitted."""
         reports: list[Report] = []
-        started = self._started()
+        started = self._started_report()
         if started is not None and not self.start_reported:
             self.start_reported = True
             reports.append(started)
         # A single poll may have read a half-written file.
-        if self._faults > 1 and not same_kind(self._fault, self._reported_faults):
+        if self._fault_polls > 1 and not same_kind(self._fault, self._reported_faults):
             self._reported_faults.append(self._fault)
             reports.append(InvalidProgress(self.job, self.number, time.time(), self._fault))
-        partly = self._partly_ended()
+        partly = self._partly_ended_report()
         if partly is not None and len(partly.ended) != self.reported_exit_count:
             self.reported_exit_count = len(partly.ended)
             reports.append(partly)
-        end = self._end()
+        end = self._end_report()
         if end is not None and not self.end_reported:
             self.end_reported = True
             reports.append(end)
         return reports
 
-    def _started(self) -> Started | None:
-        # A generation lost during its launch has no start time, but needs a `Started` first.
+    def _started_report(self) -> Started | None:
+        # A generation lost during its launch has no start time, but `Started` must precede `Ended`.
         started = self.state.get("started")
         if started is None and self.phase == Phase.ENDED:
             started = self.state.get("at", 0.0)
@@ -182,7 +182,7 @@ class TrackedGeneration:
         """Return the exit statuses of the processes that have ended, while others run."""
         return dict(self.state.get("exits", ()))
 
-    def _partly_ended(self) -> PartlyEnded | None:
+    def _partly_ended_report(self) -> PartlyEnded | None:
         """Return which workers exited 0, if others have not ended some seconds later."""
         exits = self.exits()
         workers = [name for name in self.processes if name.startswith("worker-")]
@@ -199,7 +199,7 @@ class TrackedGeneration:
         since = time.time() - (now - self._uneven_since)
         return PartlyEnded(self.job, self.number, since, ended, running)
 
-    def _end(self) -> Ended | StartRefused | None:
+    def _end_report(self) -> Ended | StartRefused | None:
         ended = float(self.state.get("at", 0.0))
         reason = escape_controls(str(self.state.get("reason", "")))
         if self.phase == Phase.REFUSED:
@@ -236,7 +236,7 @@ class TrackedGeneration:
             placement=self.placement,
             processes=self.processes,
             started=self.state.get("started"),
-            end=self._end(),
+            end=self._end_report(),
             identity=str(self.state.get("identity", "")),
         )
 
@@ -256,7 +256,7 @@ class TrackedGeneration:
         except ValueError:
             self._record_read_error("its progress file is not a regular file")
             return None
-        # A file that is written in place can be read in between, within one tick of its clock.
+        # Not only the time: within one clock tick, a file may be read half-written and then grow.
         version = (status.st_mtime_ns, status.st_ino, status.st_size)
         if version == self._seen_progress:
             self.on_unchanged_progress()
@@ -269,11 +269,11 @@ class TrackedGeneration:
         return await asyncio.to_thread(self.poll_progress)
 
     def parse_progress(self, content: bytes, at: float) -> Progressed | None:
-        """Parse a progress file's content; record an invalid report or part of a report.
+        """Parse a progress file's content; record the error of an invalid report or part.
 
-        Of a file that is too long, one byte too many is enough. ``at`` is the file's modification
-        time, which the job can set to any moment. So it counts at most as now, and at least as the
-        start. Returns None if the report is invalid or from another generation.
+        A file that is too long only needs one byte more than allowed in ``content``. ``at`` is the
+        file's modification time. A job can set it to any moment, so it is clamped to the time
+        between the start and now. Returns None if the report is invalid or from another generation.
         """
         at = min(max(at, float(self.state.get("started") or 0.0)), time.time())
         if len(content) > _MAX_PROGRESS_BYTES:
@@ -289,34 +289,34 @@ class TrackedGeneration:
             if omitted:
                 self._record_read_error(describe_omitted(omitted))
             else:
-                self._faults = 0
+                self._fault_polls = 0
             return report if report.generation == self.number else None
         return None
 
     def on_unchanged_progress(self) -> None:
-        """Count another poll that found the same invalid report."""
-        self._faults += bool(self._faults)
+        """Count another poll of the same file if its report is invalid."""
+        self._fault_polls += bool(self._fault_polls)
 
-    def _record_read_error(self, why: str) -> None:
-        self._fault = format_report_error(why)
-        self._faults += 1
+    def _record_read_error(self, error: str) -> None:
+        self._fault = format_report_error(error)
+        self._fault_polls += 1
 
 
 class RemoteGeneration(TrackedGeneration):
-    """A generation whose processes run separately, driven by a background task."""
+    """A generation on several machines, driven by a background task of the executor."""
 
     def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
         super().__init__(job, number, generation)
         self.workers = 0
         self.tolerant = False
-        self.parts: dict[str, Any] = {}  # processes, each with its ``end``
+        self.parts: dict[str, Any] = {}  # processes by name; ``end`` is a `ProcessExit` or None
         self.changed = asyncio.Event()
         self.driving: asyncio.Task[None] | None = None
 
     @property
     def task_description(self) -> str:
         """Description of the `driving` task, for people."""
-        return f"carrying generation {self.number} of {self.job!r} on"
+        return f"running generation {self.number} of {self.job!r}"
 
     def set_plan(self, plan: dict[str, Any]) -> None:
         """Copy the executor's part of a plan; an empty plan changes nothing."""
@@ -326,7 +326,7 @@ class RemoteGeneration(TrackedGeneration):
             self.workers = sum(name.startswith("worker-") for name in self.processes)
 
     def process_exits(self) -> list[ProcessExit]:
-        """Return the ends of the processes that have ended."""
+        """Return the exits of the processes that have ended."""
         return [part.end for part in self.parts.values() if part.end is not None]
 
     def exits(self) -> dict[str, int]:
@@ -342,13 +342,13 @@ class RemoteGeneration(TrackedGeneration):
 def read_chunk(
     folder: Path, number: int, process: str, start: int | None, max_bytes: int, *, complete: bool
 ) -> LogChunk:
-    """Return a chunk of the log of an ended (``complete``) or running process."""
+    """Return a chunk of a process's log in a directory; ``complete`` if the process has ended."""
     if process not in logs.names(folder):
         raise KeyError(f"{process} of generation {number}")
     max_bytes = max(1, min(max_bytes, MAX_CHUNK_BYTES))
     begin, end, text = logs.read(folder, process, start, max_bytes, complete=complete)
-    _, last, _ = logs.read(folder, process, None, 1, complete=True)
-    return LogChunk(number, process, begin, end, text, complete and end >= last)
+    _, log_end, _ = logs.read(folder, process, None, 1, complete=True)
+    return LogChunk(number, process, begin, end, text, complete and end >= log_end)
 
 
 GenerationT = TypeVar("GenerationT", bound=TrackedGeneration)
@@ -359,7 +359,8 @@ class GenerationRegistry(Generic[GenerationT]):
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, int], GenerationT] = {}
-        # Holders and waiters keep a lock alive. A lock on its way to a waiter isn't `locked`.
+        # Holders and waiters keep a lock alive. Deleting unlocked locks would be wrong: a released
+        # lock that a waiter is about to acquire isn't `locked`.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
 
@@ -374,7 +375,7 @@ class GenerationRegistry(Generic[GenerationT]):
 
     @property
     def allocations(self) -> list[Mapping[str, Any]]:
-        """Demands of the generations that haven't ended, each with its server."""
+        """Processes' demands and servers, of the generations that haven't ended."""
         return [record for entry in self.live for record in entry.allocations]
 
     @property
@@ -411,7 +412,8 @@ class GenerationRegistry(Generic[GenerationT]):
 
     async def watch(self, first: Callable[[], Iterable[Report]]) -> AsyncIterator[Report]:
         """Yield reports of ``first``, the current state of all generations, then new reports."""
-        # Starts and ends are emitted again below; progress was read once, so it must be kept.
+        # The previous consumer's queue is dropped, as starts and ends are emitted again below.
+        # Progress is kept, because it is read only once.
         previous, reports = self._reports, asyncio.Queue[Report | None]()
         self._reports = reports
         while not previous.empty():
@@ -434,14 +436,14 @@ class GenerationRegistry(Generic[GenerationT]):
 
 
 class ExecutorBase(Generic[GenerationT]):
-    """Base of executors of one service, with a directory that they lock."""
+    """Base class: generations in memory, the directory's lock, and discovered servers."""
 
     def __init__(self, options: ExecutorOptions) -> None:
         self.path = Path(options.directory)
         self._registry: GenerationRegistry[GenerationT] = GenerationRegistry()
         self._background = BackgroundTasks(log, options.failed)
         self._lock: FileLock | None = None
-        self._expected: frozenset[str] = frozenset()
+        self._expected: frozenset[str] = frozenset()  # servers that the service set
         self._discovered: Mapping[str, ServerInfo] = {}
 
     @property
@@ -467,17 +469,16 @@ class ExecutorBase(Generic[GenerationT]):
 
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
-        return self._registry.watch(self._servers)
+        return self._registry.watch(self._server_reports)
 
     # ------------------------------------------------------------------ discovered servers
 
     async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
-        self._registry.emit(map(self._gone, self._expected - self._discovered.keys()))
+        self._registry.emit(map(self._server_gone_report, self._expected - self._discovered.keys()))
 
     def _update_servers(self, servers: Mapping[str, ServerInfo]) -> None:
-        """Report servers that are new, changed or gone."""
         previous, self._discovered = self._discovered, servers
         now = time.time()
         self._registry.emit(
@@ -485,24 +486,22 @@ class ExecutorBase(Generic[GenerationT]):
             for name, server in servers.items()
             if previous.get(name) != server
         )
-        self._registry.emit(map(self._gone, previous.keys() - servers.keys()))
+        self._registry.emit(map(self._server_gone_report, previous.keys() - servers.keys()))
 
-    def _servers(self) -> Iterator[Report]:
-        """Yield reports of the servers that were discovered, or are missing."""
+    def _server_reports(self) -> Iterator[Report]:
         for server in self._discovered.values():
             yield ServerSeen(server, time.time())
-        yield from map(self._gone, self._expected - self._discovered.keys())
+        yield from map(self._server_gone_report, self._expected - self._discovered.keys())
 
-    def _gone(self, name: str) -> ServerGone:
+    def _server_gone_report(self, name: str) -> ServerGone:
         return ServerGone(name, time.time(), self._absence_reason(name))
 
     def _absence_reason(self, name: str) -> str:
-        """Return why a server is missing."""
         raise NotImplementedError
 
 
 class DiskExecutor(ExecutorBase[GenerationT]):
-    """Base of executors that keep commands and records in their directory."""
+    """Base class of executors that store commands and records on disk (`GenerationStore`)."""
 
     _store: GenerationStore
     _unpacked: UnpackedJobs
@@ -518,11 +517,11 @@ class DiskExecutor(ExecutorBase[GenerationT]):
         self._running_poll: asyncio.Task[list[Progressed]] | None = None
 
     def _job_directory(self, spec: GenerationSpec) -> Path:
-        """Return the directory for a job's files."""
+        """Return the directory that holds the job's ``work`` directory."""
         raise NotImplementedError
 
     def _make_job_directory(self, spec: GenerationSpec, directory: Path) -> tuple[int, int] | None:
-        """Create the directory for a job's files; return the files' user and group, if special."""
+        """Create the job's directory; return the owner of its files if they aren't this user's."""
         del spec
         make_private(directory)
         return None
@@ -536,7 +535,8 @@ class DiskExecutor(ExecutorBase[GenerationT]):
         self._unpacked = UnpackedJobs(self.path / "unpacked")
 
     @contextlib.contextmanager
-    def _with_path(self) -> Iterator[None]:
+    def _raising_executor_errors(self) -> Iterator[None]:
+        """Raise errors of disk access as `ExecutorError`."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -554,13 +554,13 @@ class DiskExecutor(ExecutorBase[GenerationT]):
         """Start a generation; see `Executor.start`."""
         key, entries = (spec.job, spec.generation), self._registry.entries
         async with self._registry.job_lock(spec.job):
-            with self._with_path():
+            with self._raising_executor_errors():
                 receipt, failure = await self._check_and_unpack(spec)
                 if receipt is not Receipt.ACCEPTED:
                     return receipt
                 entry = self._make(*key, self._store.generation(*key))
                 entry.placement = spec.placement
-                # No `await` from here to the entry: the devices of its plan are allocated by it.
+                # No `await` until the entry is registered, because only that reserves its devices.
                 plan, refusal = ({}, failure.reason) if failure else self._prepare(spec, entry)
                 entry.set_plan(plan)
                 entries[key] = entry
@@ -575,11 +575,10 @@ class DiskExecutor(ExecutorBase[GenerationT]):
             return receipt
 
     def _prepare(self, spec: GenerationSpec, entry: GenerationT) -> tuple[dict[str, Any], str]:
-        """Return the plan of an entry, and a reason if the generation is refused."""
+        """Return the plan of a generation, and a reason if the generation is refused."""
         raise NotImplementedError
 
     async def _begin(self, entry: GenerationT) -> None:
-        """Begin to run an accepted generation."""
         raise NotImplementedError
 
     def _write_start(self, spec: GenerationSpec, plan: dict[str, Any], refusal: str) -> None:
@@ -597,22 +596,22 @@ class DiskExecutor(ExecutorBase[GenerationT]):
             entry = entries.get(key)
             if grace is None:
                 grace = entry.grace if entry is not None else 0.0
-            with self._with_path():
+            with self._raising_executor_errors():
                 receipt = await asyncio.to_thread(self._store.stop, command, *key, max(0.0, grace))
             if receipt not in {Receipt.ACCEPTED, Receipt.DUPLICATE}:
                 return receipt
             if entry is None:
                 entry = self._make(*key, self._store.generation(*key))
-                if await asyncio.to_thread(entry.is_live):
+                if await asyncio.to_thread(entry.is_live):  # stopped before its start, so refused
                     entries[key] = entry
             entry.stop_ordered = True
-            entry.end_reported = False  # emitted again, with this command's number
+            entry.end_reported = False  # report the end again, with this command's number
             await self._poll(entry)
             return receipt
 
     async def _poll(self, entry: GenerationT) -> None:
         """Read a generation's state and emit its new reports."""
-        async with entry.refreshing:  # serialized: the end is the last report
+        async with entry.refreshing:  # concurrent polls could report progress after the end
             await asyncio.to_thread(entry.read)
             progress = await entry.poll_progress_async()
             reports = entry.pop_reports()
@@ -636,7 +635,6 @@ class DiskExecutor(ExecutorBase[GenerationT]):
             raise
 
     async def _poll_progress(self) -> list[Progressed]:
-        """Return progress that is new since the last poll."""
         raise NotImplementedError
 
     def _emit_late(self, poll: asyncio.Task[list[Progressed]]) -> None:
@@ -648,25 +646,24 @@ class DiskExecutor(ExecutorBase[GenerationT]):
     async def unpack(self, spec: GenerationSpec) -> UnpackFailure | None:
         """Unpack a job's files before its start; see `UnpacksFiles`."""
         async with self._registry.job_lock(spec.job):
-            with self._with_path():
+            with self._raising_executor_errors():
                 return (await self._check_and_unpack(spec))[1]
 
     async def _check_and_unpack(self, spec: GenerationSpec) -> tuple[Receipt, UnpackFailure | None]:
-        """Unpack a job's files if a start would be accepted; return the cause if that fails."""
+        """Return a start's receipt; unpack the job's files first if it is accepted."""
         receipt = await asyncio.to_thread(self._store.check_start, spec)
         if receipt is not Receipt.ACCEPTED or not spec.archive:
             return receipt, None
         directory = self._job_directory(spec)
-        # Also if they are there: without its record, they would stay until the job is purged.
+        # Recorded even if the files exist: without a record, they would stay until the job's purge.
         await asyncio.to_thread(self._unpacked.add, spec.job, spec.archive, directory / "work")
-        # Not in the threads that unpack, because others may occupy them.
+        # Not in the threads that unpack, because other jobs may occupy them for minutes.
         if await asyncio.to_thread(is_filled, directory / "work", spec.archive):
             return receipt, None
         loop = asyncio.get_running_loop()
         return receipt, await loop.run_in_executor(_UNPACKING, self._unpack, spec, directory)
 
     def _unpack(self, spec: GenerationSpec, directory: Path) -> UnpackFailure | None:
-        """Fill the job's directory; return the cause if that fails."""
         try:
             owner = self._make_job_directory(spec, directory)
         except PlacementError as error:
@@ -684,7 +681,7 @@ class DiskExecutor(ExecutorBase[GenerationT]):
         async with self._registry.job_lock(job):
             if any(entry.job == job for entry in self._registry.live):
                 return
-            with self._with_path():
+            with self._raising_executor_errors():
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(_UNPACKING, self._unpacked.clean, job)
 
@@ -700,7 +697,7 @@ class DiskExecutor(ExecutorBase[GenerationT]):
     async def delete_job_data(self, job: str) -> None:
         """Remove the files of a finished job."""
         async with self._registry.job_lock(job):
-            with self._with_path():
+            with self._raising_executor_errors():
                 if await asyncio.to_thread(self._store.delete_job_data, job):
                     await asyncio.to_thread(self._unpacked.remove, job)
                     self._registry.remove_job(job)

@@ -2,16 +2,16 @@
 
     DIR/                              locked by the executor that uses the store
     DIR/bell                          named pipe: supervisors notify of changes
-    DIR/live/KEY.N                    generations that aren't forgotten
+    DIR/live/KEY.N                    exists until the end of generation N is acknowledged
     DIR/unpacked/KEY                  jobs whose archives were unpacked
-    DIR/jobs/KEY/name                 the job's name; KEY is its digest
-    DIR/jobs/KEY/fence                newest generation, if its directory may be gone
+    DIR/jobs/KEY/name                 the job's key in the service; KEY is its digest
+    DIR/jobs/KEY/fence                newest generation, written before directories are deleted
     DIR/jobs/KEY/generations/N/       see `generation`
     DIR/jobs/KEY/checkpoints, work    directories for the job's files
 
 A generation is accepted atomically, by renaming its complete directory. The greatest number is the
-job's fence. Supervisors read only the directory. So a generation is launched at most once, even if
-processes are killed between any two writes.
+job's fence. Supervisors read only their generation's directory. So a generation is launched at most
+once, even if processes are killed between any two writes.
 """
 
 from __future__ import annotations
@@ -135,12 +135,12 @@ class GenerationStore(JobDirectories):
         if generation < fence:
             return Receipt.STALE
         if generation == fence:
-            return Receipt.STALE if self._is_another(spec) else Receipt.DUPLICATE
+            return Receipt.STALE if self._has_other_identity(spec) else Receipt.DUPLICATE
         if any(self._runs(job, number) for number in self.generations(job)):
             return Receipt.BUSY
         return Receipt.ACCEPTED
 
-    def _is_another(self, spec: GenerationSpec) -> bool:
+    def _has_other_identity(self, spec: GenerationSpec) -> bool:
         """Return whether the stored generation of this number has another command's identity."""
         stored = self.generation(spec.job, spec.generation)
         try:
@@ -149,7 +149,7 @@ class GenerationStore(JobDirectories):
             return False
 
     def _runs(self, job: str, number: int) -> bool:
-        """Return whether a generation hasn't ended; a forgotten one has."""
+        """Return whether a generation hasn't ended; forgotten generations have."""
         stored = self.generation(job, number)
         return (
             self._live_file(job, number).exists() and stored.state()["phase"] not in TERMINAL_PHASES
@@ -165,7 +165,7 @@ class GenerationStore(JobDirectories):
         if stored.path.is_dir():
             new = stored.request_stop(command, grace, time.time())
             return Receipt.ACCEPTED if new else Receipt.DUPLICATE
-        if generation <= self.fence(job):
+        if generation <= self.fence(job):  # it ended, and its directory was deleted
             return Receipt.STALE
         self._make_durable(
             job, generation, {}, initial_state(command, "it was stopped before it was submitted")
@@ -183,7 +183,7 @@ class GenerationStore(JobDirectories):
         directory = self.job(job)
         self._prepare(directory, job)
         new = directory / "generations" / ".new"
-        _remove_tree(new)
+        _remove_tree(new)  # left by a process that was killed here
         GenerationDirectory.create(new, plan, state)
         self._live_file(job, number).touch(mode=0o600)
         sync_directory(self._live)
@@ -204,7 +204,10 @@ class GenerationStore(JobDirectories):
     # ------------------------------------------------------------------ retention
 
     def acknowledge_end(self, job: str, number: int) -> bool:
-        """Remove an ended generation's plan, which has secrets, and old logs; False if it runs."""
+        """Forget a generation if it has ended; return whether it has.
+
+        Its plan is deleted, because it has secrets, and so are the job's oldest generations.
+        """
         stored = self.generation(job, number)
         if not stored.path.is_dir() or stored.state()["phase"] not in TERMINAL_PHASES:
             return False
@@ -216,7 +219,7 @@ class GenerationStore(JobDirectories):
         return True
 
     def delete_job_data(self, job: str) -> bool:
-        """Remove all files of a finished job except its fence; return whether it is finished."""
+        """Remove all files of a job except its fence; do nothing and return False if it runs."""
         numbers = self.generations(job)
         if any(self._runs(job, generation) for generation in numbers):
             return False
@@ -236,7 +239,7 @@ class GenerationStore(JobDirectories):
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove a directory, if it exists, with any directories that are read-only for their owner."""
+    """Remove a directory, if it exists, even if a job made directories in it read-only."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
@@ -254,7 +257,7 @@ def is_filled(directory: Path, archive: str) -> bool:
     """Return whether a directory is filled with an archive."""
     try:
         return is_unpacked(Path(archive), directory)
-    except OSError:  # `unpack_files` explains it
+    except OSError:  # `unpack_files` fails with the same error, and reports it
         return False
 
 
@@ -274,14 +277,14 @@ class UnpackedJobs:
             self._records[job] = Path(archive), Path(directory)
 
     def jobs(self) -> Collection[str]:
-        """Return the jobs that are listed now; other threads add and remove some meanwhile."""
-        return list(self._records)
+        """Return the listed jobs."""
+        return list(self._records)  # a copy, because other threads change the list
 
     def add(self, job: str, archive: str, directory: Path) -> None:
         """List a job, durably; its archive fills ``directory``."""
         if job in self._records:
             return
-        record = json.dumps([job, archive, str(directory)])  # ASCII, whatever names contain
+        record = json.dumps([job, archive, str(directory)])  # escapes all characters beyond ASCII
         create_file(self._file(job), record.encode())
         sync_directory(self._path)
         self._records[job] = Path(archive), directory
@@ -312,6 +315,7 @@ def unpack_files(
         unpack(Path(archive), directory, owner)
     except FileNotFoundError:
         reason = "its files are missing; submit it again from its directory"
+        # If the archive exists, something else deleted files of the directory meanwhile.
         return UnpackFailure(reason, lasting=not Path(archive).exists())
     except OSError as error:
         return UnpackFailure(f"its files can't be unpacked: {error.strerror}", lasting=False)

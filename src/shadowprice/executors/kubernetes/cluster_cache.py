@@ -1,4 +1,7 @@
-"""Cached state of the cluster: informers of nodes and pods, and servers derived from them."""
+"""Cached state of the cluster: informers of nodes and pods, and servers derived from them.
+
+A *stray* is a pod of this service that runs on after the end of its generation.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,17 @@ from shadowprice.executors.processes import PlacementError
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.informer import Informer
 
-# Seconds after which a pod without a generation counts as a stray. Events of pods may be later than
-# the end of their generation.
+# Seconds after which a pod without a live generation counts as a stray. The event of a pod's end
+# may be later than the end of its generation.
 STRAY_SECONDS: Final = 5.0
 
 
 class ClusterCache:
     """Nodes, pods, and the servers derived from them.
 
-    ``happened`` receives key and generation of every changed own pod. ``moved`` receives the name
-    of a node that appeared, disappeared, or changed its readiness.
+    ``on_pod_changed`` receives the job's key and the generation of every changed pod of this
+    service. ``on_node_changed`` receives the name of a node that appeared, disappeared, or changed
+    its readiness.
     """
 
     def __init__(
@@ -39,19 +43,19 @@ class ClusterCache:
         connection: ApiClient,
         service: ServiceId,
         settings: KubernetesSettings,
-        happened: Callable[[str, int], None],
-        moved: Callable[[str], None],
+        on_pod_changed: Callable[[str, int], None],
+        on_node_changed: Callable[[str], None],
     ) -> None:
         self._service = service
         self.settings = settings
-        self._on_pod_changed = happened
-        self._on_node_changed = moved
-        self._used: dict[str, Counter[str]] = {}
-        self._gone: dict[str, float] = {}
+        self._on_pod_changed = on_pod_changed
+        self._on_node_changed = on_node_changed
+        self._used: dict[str, Counter[str]] = {}  # by other pods, by node
+        self._unready_since: dict[str, float] = {}  # monotonic, by node
         self.servers: dict[str, ServerInfo] = {}  # of ready and recently ready nodes
-        self.last: dict[str, PodView] = {}  # last states of own pods that no longer exist
-        self.own: dict[str, PodView] = {}  # own pods by namespace and name
-        self._stray_since: dict[str, float] = {}
+        self.own: dict[str, PodView] = {}  # pods of this service by namespace/name
+        self.last_views: dict[str, PodView] = {}  # last states of deleted pods of this service
+        self._stray_since: dict[str, float] = {}  # monotonic; minus infinity if marked
         self._used_by_strays: dict[str, Counter[str]] = {}
         self.nodes: Informer[NodeView] = Informer(
             connection, "/api/v1/nodes", node_view, self._node_changed
@@ -69,14 +73,18 @@ class ClusterCache:
         await self.pods.close()
 
     def _node_changed(self, name: str, old: NodeView | None, new: NodeView | None) -> None:
-        if old is None or new is None or (old.ready, old.off) != (new.ready, new.off):
+        if (
+            old is None
+            or new is None
+            or (old.ready, old.out_of_service) != (new.ready, new.out_of_service)
+        ):
             self._on_node_changed(name)
 
     def _changed(self, key: str, old: PodView | None, new: PodView | None) -> None:
         for view, sign in ((old, -1), (new, 1)):
-            if view is not None and self._is_foreign(view):
+            if view is not None and self._uses_capacity(view):
                 used = self._used.setdefault(view.node, Counter())
-                for name, amount in view.takes.items():
+                for name, amount in view.requests.items():
                     used[name] += sign * amount
         current = new or old
         if current is None or current.service != self._service:
@@ -84,15 +92,15 @@ class ClusterCache:
             return
         if new is None:
             self.own.pop(key, None)
-            self.last[key] = current
+            self.last_views[key] = current
         else:
             self.own[key] = new
-            self.last.pop(key, None)
+            self.last_views.pop(key, None)
         self._on_pod_changed(current.job, current.generation)
 
-    def _is_foreign(self, view: PodView) -> bool:
-        """Return whether a pod uses capacity of its node that this service can't allocate."""
-        return bool(view.node) and not view.over and view.service != self._service
+    def _uses_capacity(self, view: PodView) -> bool:
+        """Return whether a pod of another service, or of none, uses capacity of its node."""
+        return bool(view.node) and not view.is_finished and view.service != self._service
 
     def used(self, node: str) -> Mapping[str, int]:
         """Return the resources on a node that other pods and strays use."""
@@ -103,20 +111,20 @@ class ClusterCache:
     # ------------------------------------------------------------------ strays
 
     def strays(self) -> Iterator[tuple[str, PodView]]:
-        """Yield the pods that run on after the end of their generation; by namespace and name."""
+        """Yield the strays with their namespace/name."""
         latest = time.monotonic() - STRAY_SECONDS
         for key, since in self._stray_since.items():
             view = self.own.get(key)
             if view is not None and since <= latest:
                 yield key, view
 
-    def leave(self, pods: Iterable[PodView]) -> None:
-        """Count pods as strays from now on."""
+    def mark_strays(self, pods: Iterable[PodView]) -> None:
+        """Count pods as strays from now on, even while they are being deleted."""
         for view in pods:
             self._stray_since[f"{view.namespace}/{view.name}"] = -math.inf
 
     def find_strays(self, live: Collection[tuple[str, int]]) -> None:
-        """Update the strays; ``live`` are keys and numbers of unfinished generations."""
+        """Update the strays; ``live`` has the key and number of every unfinished generation."""
         now, previous = time.monotonic(), self._stray_since
         self._stray_since = {
             key: previous.get(key, now)
@@ -128,7 +136,7 @@ class ClusterCache:
         }
         self._used_by_strays = {}
         for _, view in self.strays():
-            self._used_by_strays.setdefault(view.node, Counter()).update(view.takes)
+            self._used_by_strays.setdefault(view.node, Counter()).update(view.requests)
 
     def node(self, server: str) -> NodeView:
         """Return a node; raise `PlacementError` if it doesn't exist."""
@@ -141,25 +149,26 @@ class ClusterCache:
         """Return whether the processes on a node count as lost."""
         since, node = self.gone_since(server), self.nodes.items.get(server)
         return since is not None and (
-            time.monotonic() - since > self.settings.lost_after or (node is not None and node.off)
+            time.monotonic() - since > self.settings.lost_after
+            or (node is not None and node.out_of_service)
         )
 
     def gone_since(self, server: str) -> float | None:
         """Return the monotonic time since which a node is missing or not ready, or None."""
         node = self.nodes.items.get(server)
         if node is not None and node.ready:
-            self._gone.pop(server, None)
+            self._unready_since.pop(server, None)
             return None
-        if not self.nodes.healthy:  # no watch: keep the last known state
-            return self._gone.get(server)
-        return self._gone.setdefault(server, time.monotonic())
+        if not self.nodes.healthy:  # without a watch, the cached readiness may be outdated
+            return self._unready_since.get(server)
+        return self._unready_since.setdefault(server, time.monotonic())
 
     def refresh_servers(self, expected: Collection[str]) -> None:
         """Derive the servers from the nodes.
 
         A node that isn't ready may be healthy: after an outage of the API server, its kubelet first
-        has to renew its lease. So a known server is kept for `tolerate_unready` seconds.
-        ``expected`` are names that count as known servers too.
+        has to renew its lease. So a previous server stays one for `tolerate_unready` seconds.
+        ``expected`` are names that count as previous servers too.
         """
         servers: dict[str, ServerInfo] = {}
         tolerations: list[Mapping[str, Any]] = list(self.settings.pod.get("tolerations", ()))
@@ -167,7 +176,7 @@ class ClusterCache:
         for name, node in self.nodes.items.items():
             since = self.gone_since(name)
             was_server = name in self.servers or name in expected
-            if since is None or (was_server and not node.off and since > latest):
+            if since is None or (was_server and not node.out_of_service and since > latest):
                 servers[name] = to_server_info(
                     node, self.used(name), gpu=self.settings.gpu, tolerations=tolerations
                 )

@@ -3,9 +3,10 @@
     accepted -> running -> ended
     accepted -> refused
 
-The generation's secret gates its pods, which can't start without it. The service that creates the
-pods creates it first, once, and it is deleted before the generation's end is reported. So a delayed
-request of a partitioned or ended service starts nothing.
+Pods can't start without their generation's secret. A service creates the secret once, before the
+pods, and deletes it before it reports the generation's end. So a delayed request of a partitioned
+or ended service starts nothing. To *withdraw* a generation is to delete its objects before all its
+processes have started.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ from shadowprice.kubernetes.pausing import Backoff
 
 log = logging.getLogger("shadowprice.executors")
 
-INITIAL_BACKOFF_SECONDS: Final = 1.0
-MAX_BACKOFF_SECONDS: Final = 10.0  # initial and maximum backoff of requests that failed, in seconds
+INITIAL_BACKOFF_SECONDS: Final = 1.0  # of failed requests
+MAX_BACKOFF_SECONDS: Final = 10.0
 
 _MAX_CONCURRENT_CREATES: Final = 16
 
 PEER_ENDED_COMMAND: Final = -1  # stops the remaining processes once the result is known
 LOG_OPEN_TIMEOUT_SECONDS: Final = 5.0  # to open a log stream before its pod is deleted
-EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7  # the same if empty: its start isn't observable
-MISSING_POD_POLL_SECONDS: Final = 2.0  # after which created pods without events are listed
-MAX_LIST_BACKOFF_SECONDS: Final = 30.0  # maximum backoff in seconds of such listings that fail
-STEADY_POLL_SECONDS: Final = 10.0  # between checks of a running generation without events
+EMPTY_LOG_TIMEOUT_SECONDS: Final = 0.7  # the same for a log that has no output yet
+MISSING_POD_POLL_SECONDS: Final = 2.0  # without an event of a created pod, before pods are listed
+MAX_LIST_BACKOFF_SECONDS: Final = 30.0  # maximum backoff in seconds of these lists if they fail
+STEADY_POLL_SECONDS: Final = 10.0  # between checks of a running generation if no event arrives
 
 SELF_TERMINATED: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
 """Endings that follow from the pods' exit statuses, without a command."""
@@ -68,7 +69,8 @@ MAX_CONCURRENT_LOGS: Final = 16  # maximum number of logs that a generation coll
 # become an obstacle if they last as long.
 REFUSED_SECONDS: Final = 10.0
 
-_OVER: Final = {"phase": Phase.ENDED, "end": None, "deciding": None, "plan": None}
+# State of an ended generation, without fields that only an unfinished one needs.
+_ENDED: Final = {"phase": Phase.ENDED, "end": None, "deciding": None, "plan": None}
 
 
 class _RefusedError(ApiError):
@@ -79,7 +81,7 @@ def _launch_obstacle(state: Mapping[str, Any]) -> str:
     """Return why a generation may not be launched any more, according to its record."""
     if not state:
         return "its record was deleted"
-    # A service that took over recorded that before it deleted the secret.
+    # A service that takes a launch over records ``closing`` before it deletes the secret.
     if state["phase"] != Phase.ACCEPTED or state.get("closing"):
         return "another service has taken it over"
     return "it was stopped before it started" if state.get("stop") else ""
@@ -98,12 +100,12 @@ class KubernetesGenerationController:
         self._log_slots = asyncio.Semaphore(MAX_CONCURRENT_LOGS)
         self._created_nothing = False  # the API server refused the secret, and so the pods
         self._launched = False
-        self._closed = False
+        self._withdrawn = False
         self._progress_count = 0  # accepted changes, which reset the backoff
-        self._listed_at = 0.0
-        self._obstructed_since: float | None = None
-        self._pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
-        self._unseen = Backoff(MISSING_POD_POLL_SECONDS, MAX_LIST_BACKOFF_SECONDS)
+        self._listed_at = 0.0  # monotonic, when pods were last listed
+        self._obstructed_since: float | None = None  # monotonic, since the first refused request
+        self._backoff = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        self._list_backoff = Backoff(MISSING_POD_POLL_SECONDS, MAX_LIST_BACKOFF_SECONDS)
 
     async def run(self) -> None:
         """Drive the generation from its current phase to its end."""
@@ -130,13 +132,13 @@ class KubernetesGenerationController:
             await self._on_error(error)
         if not entry.is_finished:  # `_finish` may have found a pod that still runs
             if self._progress_count > count_before:
-                self._pauses.reset()
-            await asyncio.sleep(self._pauses.record_failure())
+                self._backoff.reset()
+            await asyncio.sleep(self._backoff.record_failure())
         return entry.is_finished
 
     async def _on_error(self, error: ApiError) -> None:
-        """Note why the generation can't start or end, and give it up after a time limit."""
-        if not error.status:  # no answer, which is not a fault of this generation
+        """Report why the generation can't start or end, and abandon it after a time limit."""
+        if not error.status:  # no response, so the generation isn't the cause
             self._obstructed_since = None
             return
         entry, now = self._entry, time.monotonic()
@@ -144,10 +146,10 @@ class KubernetesGenerationController:
             self._obstructed_since = now
         settings = self._session.settings
         starting = entry.phase == Phase.ACCEPTED and not entry.stop_ordered
-        if not (starting or self._has_to_end()):  # it runs, and nothing has to be done for it
+        if not (starting or self._has_to_end()):  # it runs, and needs no request now
             return
         seconds_obstructed = now - self._obstructed_since
-        # An error of a moment, such as throttling, is not an obstacle yet.
+        # A short error, such as throttling, is no obstacle yet.
         if error.refused or seconds_obstructed >= REFUSED_SECONDS:
             entry.obstacle = str(error)
         limit = settings.patience if starting else settings.lost_after
@@ -155,7 +157,7 @@ class KubernetesGenerationController:
             limit = min(limit, REFUSED_SECONDS)
         if seconds_obstructed >= limit:
             try:
-                await self._give_up(error)
+                await self._abandon(error)
             except ApiError as second:
                 log.warning("generation %d of %r: %s", entry.number, entry.job, second)
 
@@ -167,10 +169,10 @@ class KubernetesGenerationController:
             or entry.is_outcome_final
         )
 
-    async def _give_up(self, error: ApiError) -> None:
-        """Record the end of a generation whose objects the API server doesn't delete."""
+    async def _abandon(self, error: ApiError) -> None:
+        """Record the end of a generation although the API server refuses to delete its objects."""
         entry = self._entry
-        with contextlib.suppress(ApiError):  # a pod of a delayed request can't start without it
+        with contextlib.suppress(ApiError):  # without the secret, no further pod can start
             await self._objects.delete_named("secrets")
         views = [view for view in await self._objects.pods() if view.may_run]
         reason = f"the API server refused it: {error}"
@@ -184,21 +186,21 @@ class KubernetesGenerationController:
             if not end and entry.is_outcome_final:
                 end = self._result()
             lost = {"ending": Ending.LOST.value, "code": None, "reason": reason}
-            await self._write(**_OVER, **(end or lost))
+            await self._write(**_ENDED, **(end or lost))
         log.warning("lost generation %d of %r: %s", entry.number, entry.job, reason)
-        self._session.leave(views)
+        self._session.mark_strays(views)
         self._session.emit(entry.pop_reports())
 
     async def _run(self) -> None:
         entry = self._entry
         end = entry.state.get("end")
-        if end:
+        if end:  # the result is recorded; see `_finish`
             await self._delete_all(may_continue=False)
-            await self._write(**_OVER, **end)
+            await self._write(**_ENDED, **end)
             return
         if not self._launched and not entry.state.get("closing"):
             launch = self._begin_launch if entry.phase == Phase.ACCEPTED else self._resume_launch
-            reason = await launch()
+            reason = await launch()  # why it failed
             if reason and self._created_nothing:
                 await self._write(phase=Phase.REFUSED, reason=reason, plan=None)
                 return
@@ -211,9 +213,9 @@ class KubernetesGenerationController:
             entry.changed.clear()
             await self._apply_pod_states()
             self._session.emit(entry.pop_reports())  # the wait below may be long
-            if entry.state.get("closing") and not self._closed:
+            if entry.state.get("closing") and not self._withdrawn:
                 await self._withdraw()
-            await self._order()
+            await self._delete_pods_if_ending()
             self._collect_logs()
             entry.obstacle, self._obstructed_since = "", None
             if any(part.end is None for part in entry.parts.values()):
@@ -241,7 +243,7 @@ class KubernetesGenerationController:
 
         def update(record: Any) -> dict[str, Any]:
             state = record.generations.get(self._entry.number)
-            if state is None or not self._entry.accepts_state(state):
+            if state is None or not self._entry.accepts_state(state):  # its record was deleted
                 return self._entry.state_without_record()
             if state["phase"] not in TERMINAL_PHASES:
                 state |= {"at": time.time(), **change}
@@ -257,10 +259,10 @@ class KubernetesGenerationController:
         """Create the secret, the service and the pods; return a reason if that fails."""
         entry, session = self._entry, self._session
         spec, plan = entry.spec, entry.state["plan"]
-        if spec is None:
+        if spec is None:  # another service accepted it
             return await self._resume_launch()
         launch = secrets.token_hex(16)
-        place = ObjectContext(
+        context = ObjectContext(
             session.identity,
             entry.namespace,
             launch,
@@ -271,12 +273,13 @@ class KubernetesGenerationController:
         entry.token = spec.progress_token
         try:
             try:
-                secret = await self._create_secret(build_secret(spec, place), launch)
+                secret = await self._create_secret(build_secret(spec, context), launch)
             except _RefusedError:
                 self._created_nothing = True
                 raise
-            if secret is None:
+            if secret is None:  # an earlier launch may have created pods
                 return await self._resume_launch()
+            # Only now, because a service that takes over deletes a secret that it finds.
             state = (await session.records.read(spec.job)).generations.get(entry.number, {})
             reason = _launch_obstacle(state)
             if reason:
@@ -285,18 +288,19 @@ class KubernetesGenerationController:
                 return reason
             node = session.cluster.node
             bodies = [
-                build_pod(spec, process, place, node(process.server), session.settings, secret)
+                build_pod(spec, process, context, node(process.server), session.settings, secret)
                 for process in list_processes(spec)
             ]
-            if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
+            # Worker 0 is addressed by its DNS name, which needs a service object.
+            if context.master[0].startswith(bodies[0]["spec"]["hostname"]):
                 service = await self._create_object(
-                    "services", build_headless_service(spec, place, secret), launch
+                    "services", build_headless_service(spec, context, secret), launch
                 )
                 self._objects.uids["services"] = service
-            limit = asyncio.Semaphore(_MAX_CONCURRENT_CREATES)
+            create_slots = asyncio.Semaphore(_MAX_CONCURRENT_CREATES)
 
             async def create_pod(body: dict[str, Any]) -> None:
-                async with limit:
+                async with create_slots:
                     uid = await self._create_object("pods", body, launch)
                 entry.parts[body["metadata"]["labels"][names.PROCESS]].uid = uid
 
@@ -310,12 +314,12 @@ class KubernetesGenerationController:
             if error.passing and not isinstance(error, _RefusedError):
                 raise
             return f"the API server refused it: {error}"
-        if place.gated:
+        if context.gated:
             return await self._open_gates()
         return ""
 
     async def _open_gates(self) -> str:
-        """Open the scheduling gates of all pods; return the reason if that is refused."""
+        """Open the scheduling gates of all pods; return a reason if the API server refuses."""
         try:
             await self._objects.remove_scheduling_gates()
         except ApiError as error:
@@ -345,7 +349,7 @@ class KubernetesGenerationController:
     async def _create_object(self, kind: str, body: dict[str, Any], launch: str) -> str:
         """Create an object, with retries; return its uid, empty if a stop command came first."""
         until = time.monotonic() + self._session.settings.patience
-        pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        backoff = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         name = str(body["metadata"]["name"])
         while True:
             try:
@@ -362,7 +366,7 @@ class KubernetesGenerationController:
                     raise _RefusedError(error.status, error.reason, str(error)) from error
                 if self._entry.stop_ordered:
                     return ""
-            await asyncio.sleep(pauses.record_failure())
+            await asyncio.sleep(backoff.record_failure())
 
     def _already_exists_error(self, kind: str, name: str) -> _RefusedError:
         text = f"{kind} {name!r} in namespace {self._entry.namespace!r} already exists"
@@ -396,7 +400,7 @@ class KubernetesGenerationController:
             if part.process in views:
                 part.view = merge_pod_view(part.view, views[part.process])
             if part.view is None and entry.phase == Phase.RUNNING:
-                # Deleted meanwhile; its node needs a moment to kill the processes.
+                # The pod was deleted meanwhile; its node needs a moment to kill the processes.
                 part.vanished = time.monotonic()
             if part.view is None or part.view.deleting:
                 part.stop_requested = entry.termination_requested
@@ -408,8 +412,9 @@ class KubernetesGenerationController:
     # ---------------------------------------------------------------- following
 
     async def _apply_pod_states(self) -> None:
+        """Derive the ends of processes, and the start of the generation, from the pods' states."""
         entry, cluster, settings = self._entry, self._cluster, self._session.settings
-        await self._list_unseen()
+        await self._list_missing_pods()
         for part in entry.parts.values():
             if part.end is not None:
                 continue
@@ -425,7 +430,7 @@ class KubernetesGenerationController:
             return
         parts = entry.parts.values()
         failed = any(part.end is not None and part.end.code > 0 for part in parts)
-        # A process may have exited before any of its running states was observed.
+        # A process may have exited before it was observed as running.
         if failed or all(part.has_started or (part.end and not part.end.lost) for part in parts):
             starts = [part.view.began for part in parts if part.view and part.view.began]
             await self._write(phase=Phase.RUNNING, started=max([*starts, entry.state["accepted"]]))
@@ -437,23 +442,23 @@ class KubernetesGenerationController:
     def _update_view(self, part: PodProcess) -> None:
         key = f"{self._entry.namespace}/{part.pod}"
         view = self._cluster.own.get(key)
-        if view is not None and self._is_of(part, view):
+        if view is not None and self._is_pod_of(part, view):
             part.view, part.vanished = merge_pod_view(part.view, view), None
             return
-        last = self._cluster.last.pop(key, None)
-        if last is not None and self._is_of(part, last):
+        last = self._cluster.last_views.pop(key, None)
+        if last is not None and self._is_pod_of(part, last):
             part.view = merge_pod_view(part.view, last)
-        if part.view is not None and part.vanished is None:
+        if part.view is not None and part.vanished is None:  # it existed, and is gone
             part.vanished = time.monotonic()
 
-    def _is_of(self, part: PodProcess, view: PodView) -> bool:
-        """Return whether a pod of a process's name is this generation's."""
+    def _is_pod_of(self, part: PodProcess, view: PodView) -> bool:
+        """Return whether a pod with the name of a process's pod belongs to this generation."""
         entry = self._entry
         own = (view.job, view.generation) == (entry.key, entry.number)
         return own and part.uid in {"", view.uid}
 
-    async def _list_unseen(self) -> None:
-        """List created pods of which no event arrived, because events may be late or coalesced."""
+    async def _list_missing_pods(self) -> None:
+        """List the pods if created ones had no event, because events may be late or coalesced."""
         missing = [
             part
             for part in self._entry.parts.values()
@@ -462,28 +467,28 @@ class KubernetesGenerationController:
         now = time.monotonic()
         if not missing or not self._launched or now - self._listed_at < MISSING_POD_POLL_SECONDS:
             return
-        if not self._unseen.over:
+        if not self._list_backoff.over:
             return
         try:
             views = {view.process: view for view in await self._objects.pods()}
         except ApiError:
-            self._unseen.record_failure()
-            return  # a failed request doesn't show that they are missing
+            self._list_backoff.record_failure()
+            return  # a failed request doesn't prove that pods are missing
         self._listed_at = now
-        self._unseen.reset()
+        self._list_backoff.reset()
         for part in missing:
             if part.process in views:
                 part.view = views[part.process]
             else:
                 part.vanished = time.monotonic()
 
-    async def _mark_withdrawn(self, why: str) -> None:
+    async def _mark_withdrawn(self, reason: str) -> None:
         """Record that the generation is to be withdrawn, before any object is deleted."""
-        await self._write(closing=why)
+        await self._write(closing=reason)
         self._entry.changed.set()
 
     async def _withdraw(self) -> None:
-        """Delete the secret, and find the pods that have to end."""
+        """Delete the secret, and list the pods that have to end."""
         await self._objects.delete_named("secrets")
         views = {view.process: view for view in await self._objects.pods()}
         for part in self._entry.parts.values():
@@ -491,9 +496,9 @@ class KubernetesGenerationController:
                 part.view = merge_pod_view(part.view, views[part.process])
             if part.view is None:
                 part.end = ProcessExit(part.process, -1, time.time(), lost="it never existed")
-        self._closed = True
+        self._withdrawn = True
 
-    async def _order(self) -> None:
+    async def _delete_pods_if_ending(self) -> None:
         """Delete pods after a stop command, or once another process decided the result."""
         entry = self._entry
         stop = entry.state.get("stop")
@@ -511,23 +516,23 @@ class KubernetesGenerationController:
         if entry.phase == Phase.ACCEPTED and stop and not entry.state.get("closing"):
             await self._mark_withdrawn("it was stopped before it started")
         for part in entry.parts.values():
-            if part.view is not None and part.view.deleting and part.ending is None:
-                # Deleted by an earlier service or another client.
-                part.ending = time.monotonic() - self._seconds_since_deletion(part.view)
+            if part.view is not None and part.view.deleting and part.deletion_began is None:
+                # An earlier service or another client deleted it.
+                part.deletion_began = time.monotonic() - self._seconds_since_deletion(part.view)
         undelivered = [
             item for item in entry.parts.values() if item.end is None and item.delivered != command
         ]
         await asyncio.gather(*(self._delete_pod(part, command, grace) for part in undelivered))
 
     async def _record_deciding_exits(self) -> None:
-        """Record the ends that decide, for a restarted service, before other pods are deleted."""
+        """Record the deciding ends before other pods are deleted, for a restarted service."""
         parts = self._entry.parts
         ends = {name: part.exit_record() for name, part in parts.items() if part.end is not None}
         if len(ends) < len(parts) and not self._entry.state.get("deciding"):
             await self._write(deciding=ends)
 
     def _seconds_since_deletion(self, view: PodView) -> float:
-        """Return the seconds since a pod's deletion by the server's clock, up to a second more."""
+        """Return the seconds since a pod's deletion; up to one more, as times are whole seconds."""
         now = self._objects.connection.time()
         if now is None or view.terminating_since is None:
             return 0.0
@@ -542,24 +547,24 @@ class KubernetesGenerationController:
         part.stop_requested = True
         # The server counts a grace period from the first deletion, and only ever shortens it.
         now = time.monotonic()
-        since = now if part.ending is None else part.ending
-        allowed = min(part.allowed, now - since + grace)
-        grace_seconds = 0 if lost else whole_grace_seconds(allowed)
+        began = now if part.deletion_began is None else part.deletion_began
+        granted = min(part.granted_grace, now - began + grace)
+        grace_seconds = 0 if lost else whole_grace_seconds(granted)  # a lost kubelet can't confirm
         await self._objects.delete("pods", part.pod, part.view.uid, grace_seconds)
-        part.ending, part.allowed = since, allowed
+        part.deletion_began, part.granted_grace = began, granted
         part.delivered = command
         self._progress_count += 1
 
     async def _follow_log(self, part: PodProcess) -> None:
-        """Fetch and follow a pod's log, once, before the pod is deleted."""
-        if part.listened:
+        """Fetch and follow a pod's log, once; after the pod's deletion it can't be fetched."""
+        if part.log_followed:
             return
-        part.listened = True
+        part.log_followed = True
         follower = self._objects.follower(part)
         with contextlib.suppress(ApiError, TimeoutError):
             async with asyncio.timeout(LOG_OPEN_TIMEOUT_SECONDS):
                 await follower.fetch_new()
-        opened = asyncio.Event()
+        opened = asyncio.Event()  # set at the first line
         following = follower.follow(opened)
         task = self._session.background.spawn("logs", following, "following a log", vital=False)
         self._following.add(task)
@@ -573,7 +578,7 @@ class KubernetesGenerationController:
     # ---------------------------------------------------------------- ending
 
     def _collect_logs(self) -> None:
-        """Start to fetch the rest of the logs of ended processes, in the background."""
+        """Fetch the rest of ended processes' logs in the background."""
         for name, part in self._entry.parts.items():
             if part.end is not None and part.has_started and name not in self._collecting:
                 self._collecting[name] = self._session.background.spawn(
@@ -595,20 +600,23 @@ class KubernetesGenerationController:
         refused = entry.phase == Phase.ACCEPTED and entry.state.get("closing")
         end = {} if refused else self._result()
         if end.get("ending") in SELF_TERMINATED:
-            # Recorded first, because only the pods know this result. Otherwise a restarted
-            # service would find no pods and count the generation as lost.
+            # Recorded before the pods are deleted. Otherwise a restarted service would find no
+            # pods, and count the generation as lost.
             await self._write(end=end)
         if not await self._delete_all(may_continue=True):
             return
         if refused:
             await self._write(phase=Phase.REFUSED, reason=refused, plan=None)
         else:
-            await self._write(**_OVER, **end)
+            await self._write(**_ENDED, **end)
 
     async def _delete_all(self, *, may_continue: bool) -> bool:
-        """Delete the generation's objects; return False if an ended process turns out to run."""
+        """Delete the generation's objects, and wait until no pod runs.
+
+        If ``may_continue``, stop and return False if a process that counts as ended still runs.
+        """
         await self._objects.delete_named("secrets")
-        pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        backoff = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         while True:
             views = await self._objects.pods()  # listed, because events may be late
             for view in views if may_continue else ():
@@ -621,7 +629,7 @@ class KubernetesGenerationController:
             await self._delete_objects(views)
             if not any(map(self._may_run, views)):
                 return True
-            await asyncio.sleep(pauses.record_failure())  # until sidecars have ended
+            await asyncio.sleep(backoff.record_failure())  # sidecars may need their grace period
 
     def _may_run(self, view: PodView) -> bool:
         """Return whether a pod may still run processes, on a node that isn't lost."""
@@ -633,27 +641,26 @@ class KubernetesGenerationController:
         for view in views:
             part = self._entry.parts.get(view.process)
             lost = part is not None and self._cluster.is_lost(part.server)
+            # With 0, the API server doesn't wait until the kubelet has ended the pod.
+            grace_seconds = 0 if lost or view.is_finished else 1
             try:
-                await self._objects.delete(
-                    "pods", view.name, view.uid, 0 if lost or view.over else 1
-                )
+                await self._objects.delete("pods", view.name, view.uid, grace_seconds)
             except ApiError as error:
                 if not error.refused or view.may_run:
                     raise
-                log.warning("left the pod %s/%s: %s", view.namespace, view.name, error)
+                log.warning("failed to delete the pod %s/%s: %s", view.namespace, view.name, error)
         if len(self._entry.parts) > 1:
             await self._objects.delete_named("services")
 
     def _result(self) -> dict[str, Any]:
-        """Return the result for the record."""
         entry = self._entry
         ends = entry.process_exits()
         result = outcome_from_exits(
             ends, entry.workers, stop_ordered=entry.stop_ordered, tolerant=entry.tolerant
         )
-        decided = entry.parts[result.process]
+        deciding = entry.parts[result.process]
         record = result.record()
-        if decided.unseen:
+        if deciding.unseen:
             record["code"] = None
         forced = any(end.killed for end in ends)
-        return {**record, "tail": list(decided.tail), "forced": forced}
+        return {**record, "tail": list(deciding.tail), "forced": forced}

@@ -42,12 +42,12 @@ from shadowprice.kubernetes.pausing import Backoff
 
 log = logging.getLogger("shadowprice.executors")
 
-ACQUIRE_TIMEOUT_SECONDS: Final = 45.0  # at the start, until a killed service's lease expires
+ACQUIRE_TIMEOUT_SECONDS: Final = 45.0  # at the start, as a killed service's lease has to expire
 REACQUIRE_TIMEOUT_SECONDS: Final = 2.0  # after an outage; short, as the resync tries again
 
-_POD: Final = "io.k8s.api.core.v1.PodSpec"
-ORPHAN_CHECK_SECONDS: Final = 10.0
-MAX_CHECK_BACKOFF_SECONDS: Final = 320.0  # between sweeps, and at most between checks of one pod
+_POD_SCHEMA: Final = "io.k8s.api.core.v1.PodSpec"
+ORPHAN_CHECK_SECONDS: Final = 10.0  # between searches for orphaned pods
+MAX_CHECK_BACKOFF_SECONDS: Final = 320.0  # maximum between attempts to delete one orphan
 RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and missed events
 MAX_RESYNC_BACKOFF_SECONDS: Final = 10.0  # after requests that the API server refused
 LOG_FETCH_TIMEOUT_SECONDS: Final = 10.0  # timeout in seconds for fetching a log
@@ -57,8 +57,8 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?")
 class ExecutorLease:
     """The lease of an executor, subject to the leader election of its service.
 
-    The two leases expire independently: a newly elected replica may have to wait until its
-    predecessor's executor lease expires.
+    The two leases expire independently: a newly elected replica may have to wait until the executor
+    lease of its predecessor expires.
     """
 
     def __init__(self, service: str, election: Election | None) -> None:
@@ -67,7 +67,7 @@ class ExecutorLease:
         self._lease: Lease | None = None
 
     def holds(self) -> bool:
-        """Return whether only this executor may send commands, by this machine's clock."""
+        """Return whether this executor, and no other, may send commands now."""
         return self.is_elected() and self._lease is not None and self._lease.holds()
 
     @property
@@ -90,11 +90,11 @@ class ExecutorLease:
             await self._lease.release()
 
     def is_elected(self) -> bool:
-        """Return whether the service leads, which may send commands once it holds the lease."""
+        """Return whether the service is the leader, or runs alone."""
         return self._election is None or self._election.holds()
 
     def _is_deposed(self, holder: str) -> bool:
-        """Return whether a holder was elected before this service, and so sends no commands."""
+        """Return whether a lease holder was elected before this service, and so is deposed."""
         name, number, *_ = [*holder.split(" "), "", ""]
         election = self._election
         return (
@@ -123,7 +123,7 @@ async def supports_scheduling_gates(connection: ApiClient) -> bool:
 def schema_has_scheduling_gates(document: Mapping[str, Any]) -> bool:
     """Return whether the pod schema of an OpenAPI document has scheduling gates."""
     try:
-        return "schedulingGates" in document["components"]["schemas"][_POD]["properties"]
+        return "schedulingGates" in document["components"]["schemas"][_POD_SCHEMA]["properties"]
     except (KeyError, TypeError):
         return False
 
@@ -149,12 +149,12 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         self._by_key: WeakValueDictionary[tuple[str, int], KubernetesGeneration] = (
             WeakValueDictionary()
         )
-        self._acknowledging: set[tuple[str, int]] = set()
+        self._acknowledging: set[tuple[str, int]] = set()  # ended, but still in the records
         self._lease = ExecutorLease(self.service, options.election)
-        self._orphans: dict[str, Backoff] = {}  # by namespace and name, like the refusals
-        self._refusals: dict[str, str] = {}  # why orphans couldn't be deleted
-        self._last_collection = 0.0
-        self._records_loaded = True  # since the lease was last acquired
+        self._orphans: dict[str, Backoff] = {}  # delays of deletions, by namespace/name of the pod
+        self._refusals: dict[str, str] = {}  # why pods couldn't be deleted, by namespace/name
+        self._orphans_checked_at = 0.0
+        self._records_loaded = True  # false while they have to be read after a lost lease
         self._backoff = Backoff(RESYNC_SECONDS, MAX_RESYNC_BACKOFF_SECONDS)
         self._session: KubernetesSession | None = None
 
@@ -212,7 +212,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             ),
             self._background,
             self._registry.emit,
-            self._leave,
+            self._mark_strays,
         )
         if not self._observing and not await self._lease.acquire(
             connection, namespace, ACQUIRE_TIMEOUT_SECONDS
@@ -266,14 +266,14 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             owner = Owner.from_labels(spec.labels)
             session = self.session
             namespace = owner.namespace if owner is not None else session.identity.namespace
-            held = self._registry.allocations
-            plan, refusal = build_launch_plan(spec, session.cluster, held, namespace)
+            allocations = self._registry.allocations
+            plan, refusal = build_launch_plan(spec, session.cluster, allocations, namespace)
             if owner is not None and plan:
                 plan["owner"] = build_owner_reference(owner)
             refusal = refusal or await self._older_pods_reason(spec, namespace)
             if refusal:
                 plan = {}
-            with _refusals():
+            with _raising_executor_errors():
                 receipt: contract.Receipt = await session.records.change(
                     spec.job, lambda record: record.accept(spec, plan, refusal)
                 )
@@ -286,25 +286,26 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         """Stop a generation; see `Executor.stop`."""
         async with self._registry.job_lock(job):
             self._check_lease()
-            with _refusals():
+            with _raising_executor_errors():
                 receipt: contract.Receipt = await self.session.records.change(
                     job, lambda record: record.stop(command, generation, grace)
                 )
             entry = self._registry.entries.get((job, generation))
             if entry is not None:
-                entry.end_reported = False  # emitted again, with this command's number
+                entry.end_reported = False  # report the end again, with this command's number
             self._track_job(job)
             return receipt
 
     async def _older_pods_reason(self, spec: contract.GenerationSpec, namespace: str) -> str:
-        """Return a reason to refuse a generation if pods of an older one still run, else ``""``.
+        """Return why a generation is refused if pods of an older generation still run, else ``""``.
 
-        They only do if the API server refused to delete them. Otherwise the cache is out of date.
+        Such pods exist if the API server refused to delete them. The cache may also be out of date,
+        so they are listed.
         """
         key, session = key_digest(spec.job), self.session
         if not any(view.job == key and view.continues for view in session.cluster.own.values()):
             return ""
-        with _refusals():
+        with _raising_executor_errors():
             page = await session.connection.get(
                 f"/api/v1/namespaces/{namespace}/pods",
                 labelSelector=session.identity.selector(spec.job),
@@ -314,20 +315,20 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         if not older:
             return ""
         names = ", ".join(sorted(view.name for view in older[:3]))
-        reason = self._refusal(f"{view.namespace}/{view.name}" for view in older)
+        reason = self._refusal_suffix(f"{view.namespace}/{view.name}" for view in older)
         return f"pods of an earlier generation still run ({names}){reason}"
 
-    def _refusal(self, pods: Iterable[str]) -> str:
-        """Return ": " and why the API server refused to delete one of the pods, or nothing."""
+    def _refusal_suffix(self, pods: Iterable[str]) -> str:
+        """Return ``: `` and why the API server refused to delete one of the pods, or ``""``."""
         return next((f": {self._refusals[pod]}" for pod in pods if pod in self._refusals), "")
 
-    def _leave(self, views: Iterable[PodView]) -> None:
-        self.session.cluster.leave(views)
+    def _mark_strays(self, views: Iterable[PodView]) -> None:
+        self.session.cluster.mark_strays(views)
         self._poll_nodes()
 
     def obstacles(self) -> tuple[contract.Obstacle, ...]:
         """Return the generations that can't be started or ended; see `ReportsObstacles`."""
-        found = [
+        obstacles = [
             contract.Obstacle(
                 entry.job,
                 entry.number,
@@ -339,20 +340,20 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         ]
         strays: dict[tuple[str, int], list[tuple[str, PodView]]] = {}
         for key, view in () if self._session is None else self._session.cluster.strays():
-            strays.setdefault((view.outer[0] or view.job, view.generation), []).append((key, view))
+            strays.setdefault((view.origin[0] or view.job, view.generation), []).append((key, view))
         for (job, number), pods in strays.items():
-            text = f"its pods still run after its end{self._refusal(key for key, _ in pods)}"
+            text = f"its pods still run after its end{self._refusal_suffix(key for key, _ in pods)}"
             servers = tuple(dict.fromkeys(view.node for _, view in pods))
-            found.append(contract.Obstacle(job, number, servers, text))
-        return tuple(found)
+            obstacles.append(contract.Obstacle(job, number, servers, text))
+        return tuple(obstacles)
 
     def _check_lease(self) -> None:
         if not self._lease.holds():
             raise contract.ExecutorError("the lease was lost; another service may have taken over")
 
     def _track_job(self, job: str, spec: contract.GenerationSpec | None = None) -> None:
-        """Register every generation of a job's record; ``spec`` is that of its new one."""
-        record = self.session.records.known.get(job)
+        """Register every generation of a job's record; ``spec`` is that of a new generation."""
+        record = self.session.records.cached.get(job)
         for number, state in (record.generations if record is not None else {}).items():
             self._track(job, number, state, spec)
 
@@ -379,8 +380,10 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         if not entry.is_finished or entry.state is not state:
             entry.load_state(dict(state))
         if not entry.is_finished and (entry.driving is None or entry.driving.done()):
-            drive = KubernetesGenerationController(self.session, entry)
-            entry.driving = self._background.spawn("drive", drive.run(), entry.task_description)
+            controller = KubernetesGenerationController(self.session, entry)
+            entry.driving = self._background.spawn(
+                "drive", controller.run(), entry.task_description
+            )
         self._registry.emit(entry.pop_reports())
         entry.changed.set()
 
@@ -409,11 +412,11 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
                 for key in tuple(self._acknowledging):
                     await self._acknowledge_end(*key)
                 if (
-                    time.monotonic() - self._last_collection > ORPHAN_CHECK_SECONDS
+                    time.monotonic() - self._orphans_checked_at > ORPHAN_CHECK_SECONDS
                     and self._lease.holds()
                 ):
                     await self._delete_orphans()
-                    self._last_collection = time.monotonic()
+                    self._orphans_checked_at = time.monotonic()
                 self._backoff.reset()
         except ApiError as error:
             pause = self._backoff.record_failure()
@@ -428,24 +431,25 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         connection, namespace = self.session.connection, self.session.identity.namespace
         if not await self._lease.acquire(connection, namespace, REACQUIRE_TIMEOUT_SECONDS):
             raise ApiError(409, "Conflict", f"another service holds the lease of {self.service}")
-        log.info("the lease of %s is held again", self.service)
+        log.info("reacquired the lease of %s", self.service)
 
     async def _delete_orphans(self) -> None:
-        """Delete pods of ended generations, after the current record of their job is read."""
+        """Delete pods that, by the current record of their job, belong to no live generation."""
         session, live = self.session, self._live()
         orphans: dict[str, Backoff] = {}
-        for key, view in tuple(session.cluster.own.items()):  # it changes during requests
+        for key, view in tuple(session.cluster.own.items()):  # a copy, as requests let it change
             if (view.job, view.generation) in live:
                 continue
             orphans[key] = self._orphans.get(key) or Backoff(
                 ORPHAN_CHECK_SECONDS, MAX_CHECK_BACKOFF_SECONDS
             )
             if key not in self._orphans:
-                orphans[key].record_failure()  # its generation may become live in a moment
-            if not orphans[key].over or key_digest(view.outer[0]) != view.job:
+                orphans[key].record_failure()  # wait: its generation may be about to be tracked
+            # A pod whose annotation doesn't match its label wasn't made by this service.
+            if not orphans[key].over or key_digest(view.origin[0]) != view.job:
                 continue
             orphans[key].record_failure()
-            record = await session.records.read(view.outer[0])
+            record = await session.records.read(view.origin[0])
             state = record.generations.get(view.generation)
             if state is not None and state["phase"] not in TERMINAL_PHASES:
                 continue
@@ -462,6 +466,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         return {(entry.key, entry.number) for entry in self._registry.live}
 
     def _poll_nodes(self) -> None:
+        """Update the servers from the cached nodes and pods, and report changes."""
         if not self._observing:
             self.session.cluster.find_strays(self._live())
         self.session.cluster.refresh_servers(self._expected)
@@ -476,7 +481,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             return
         del self._registry.entries[job, generation]
         for part in entry.parts.values():
-            self.session.cluster.last.pop(f"{entry.namespace}/{part.pod}", None)
+            self.session.cluster.last_views.pop(f"{entry.namespace}/{part.pod}", None)
         self._acknowledging.add((job, generation))
         with contextlib.suppress(ApiError):  # the resync retries
             await self._acknowledge_end(job, generation)
@@ -497,18 +502,18 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             if any(entry.job == job for entry in self._registry.live):
                 return
             records = self.session.records
-            with _refusals():
+            with _raising_executor_errors():
                 record = await records.read(job)
                 if record.meta:
                     await records.change(
-                        job, lambda current: current.generations.clear(), open_=False
+                        job, lambda current: current.generations.clear(), is_open=False
                     )
-            records.known.pop(job, None)
+            records.cached.pop(job, None)
             self._registry.remove_job(job)
             await asyncio.to_thread(shutil.rmtree, self._directories.job(job), ignore_errors=True)
-            if self.settings.shared:  # does nothing if it isn't mounted here
-                own = Path(job_paths(self.settings, job)[0]).parent
-                await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
+            if self.settings.shared:  # has no effect if it isn't mounted on this machine
+                files = Path(job_paths(self.settings, job)[0]).parent
+                await asyncio.to_thread(shutil.rmtree, files, ignore_errors=True)
 
     async def logs(
         self,
@@ -545,7 +550,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             async with asyncio.timeout(LOG_FETCH_TIMEOUT_SECONDS):
                 await GenerationObjects(self.session, entry).follower(part).fetch_new()
         except (ApiError, TimeoutError) as error:
-            # The reader gets the part fetched earlier, and the next read retries.
+            # The caller gets what was fetched earlier, and its next read retries.
             message = str(error) or f"no answer within {LOG_FETCH_TIMEOUT_SECONDS:g} s"
             log.warning("the log of %s of %r cannot be read now: %s", process, entry.job, message)
 
@@ -559,7 +564,8 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
+def _raising_executor_errors() -> Iterator[None]:
+    """Raise errors of the API server as `ExecutorError`."""
     try:
         yield
     except ApiError as error:

@@ -9,19 +9,24 @@ from typing import Any, Final
 from shadowprice.core.job_keys import key_digest
 
 PREFIX: Final = "shadowprice.io/"
+
+# Labels of objects.
 SERVICE: Final = f"{PREFIX}service"
 SERVICE_NAMESPACE: Final = f"{PREFIX}service-namespace"
 JOB: Final = f"{PREFIX}job"
 GENERATION: Final = f"{PREFIX}generation"
 PROCESS: Final = f"{PREFIX}process"
+OPEN_LABEL: Final = f"{PREFIX}open"  # of records: ``true`` until the job's data is deleted
+
+# Annotations of objects.
 JOB_NAME: Final = f"{PREFIX}job-name"
 TENANT: Final = f"{PREFIX}tenant"
-EXECUTION: Final = f"{PREFIX}execution"
-OPEN_LABEL: Final = f"{PREFIX}open"
+EXECUTION: Final = f"{PREFIX}execution"  # identifier of the launch that created the object
+
 SCHEDULING_GATE: Final = f"{PREFIX}together"
 CONTAINER: Final = "job"
 
-_KEY_PREFIX_CHARS: Final = 16
+_KEY_PREFIX_CHARS: Final = 16  # of a job's key in names, which have at most 63 characters
 
 
 def record_name(service: str, job: str) -> str:
@@ -41,7 +46,10 @@ def pod_name(job: str, generation: int, process: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ServiceId:
-    """Identity of a service: label, and namespace of its records and lease; labels may repeat."""
+    """Identity of a service: its label, and the namespace of its records and lease.
+
+    Services in different namespaces may have the same label.
+    """
 
     label: str
     namespace: str
@@ -57,7 +65,7 @@ class ServiceId:
 
 
 def encode_job_name(job: str) -> str:
-    """Encode a job's name as a string that the API server preserves."""
+    """Encode a job's name in ASCII, because the API server only preserves valid UTF-8."""
     return json.dumps(job)
 
 

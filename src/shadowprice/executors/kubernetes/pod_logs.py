@@ -2,7 +2,7 @@
 
 The API server returns a log from a given time in whole seconds, with a timestamp on every line.
 Lines that were already fetched are recognized by their timestamps and skipped. If the node rotated
-lines away before they were fetched, or is too slow, a line in the log marks their loss.
+lines away before they were fetched, or is too slow, a line in the log marks the gap.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", re.ASCII
 )
 _SECOND: Final = 1_000_000_000
-_LONG: Final = 3600.0
-_SHORT: Final = 30.0  # seconds of silence of a stream that is read, ``_LONG`` if followed
+_FOLLOW_SILENCE_SECONDS: Final = 3600.0  # maximum silence of the stream of a followed log
+_READ_SILENCE_SECONDS: Final = 30.0  # the same for a log that is read to its current end
 MAX_LAST_LINES: Final = 200  # lines to fetch of a log that can't be fetched whole in time
 
 LAST_LINES_TIMEOUT_SECONDS: Final = 5.0
@@ -44,21 +44,21 @@ class PodLogFollower:
     """Fetches the log of one pod into ``folder``, of which ``limit`` bytes are kept."""
 
     connection: ApiClient
-    path: str  # of the pod
+    path: str  # API path of the pod
     folder: Path
     process: str
     limit: int
     secret: str  # masked in the log
-    complete: bool = False
+    complete: bool = False  # whether the log was fetched to its end
     _writer: LogWriter | None = None
     _last: int | None = None  # timestamp of the last line, in nanoseconds since 1970
-    _same: int = 0  # number of lines with this timestamp
-    _looked: float = float("-inf")
-    _pauses: Backoff = field(
+    _last_count: int = 0  # number of lines with this timestamp
+    _fetched_at: float = float("-inf")  # monotonic
+    _backoff: Backoff = field(
         default_factory=lambda: Backoff(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS)
     )
-    _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _followed: bool = False
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _followed: bool = False  # whether `follow` runs
 
     @property
     def has_output(self) -> bool:
@@ -71,18 +71,21 @@ class PodLogFollower:
 
     async def fetch_new(self) -> None:
         """Fetch new lines, unless a fetch succeeded or failed a moment ago."""
-        recent = time.monotonic() - self._looked <= MIN_FETCH_INTERVAL_SECONDS
-        if self.complete or self._followed or recent or not self._pauses.over:
+        recent = time.monotonic() - self._fetched_at <= MIN_FETCH_INTERVAL_SECONDS
+        if self.complete or self._followed or recent or not self._backoff.over:
             return
         try:
             await self._fetch(follow=False)
-        except (ApiError, asyncio.CancelledError):  # the caller may have timed out
-            self._pauses.record_failure()
+        except (ApiError, asyncio.CancelledError):  # cancelled by the caller's timeout
+            self._backoff.record_failure()
             raise
-        self._pauses.reset()
+        self._backoff.reset()
 
     async def fetch_rest(self, timeout: float) -> None:
-        """Fetch the rest of an ended pod's log, else its last lines, or raise `TimeoutError`."""
+        """Fetch the rest of an ended pod's log, or its last lines if that takes too long.
+
+        Raises `TimeoutError` if even the last lines take too long.
+        """
         if self.complete:
             return
         try:
@@ -93,24 +96,24 @@ class PodLogFollower:
                 await self._fetch(follow=False, last_lines=MAX_LAST_LINES)
         self._end()
 
-    async def follow(self, begun: asyncio.Event) -> None:
-        """Fetch lines until the pod ends; set ``begun`` at the first line, or at the end."""
+    async def follow(self, started: asyncio.Event) -> None:
+        """Fetch lines until the pod ends; set ``started`` at the first line, or at the end."""
         self._followed = True
         try:
             while not self.complete:
                 since = time.monotonic()
                 try:
-                    await self._fetch(follow=True, begun=begun)
+                    await self._fetch(follow=True, started=started)
                     self._end()
                 except ApiError as error:
                     if not error.passing:
                         return  # the pod is gone
                     if time.monotonic() - since > MAX_FETCH_BACKOFF_SECONDS:
-                        self._pauses.reset()
-                    await asyncio.sleep(self._pauses.record_failure())
+                        self._backoff.reset()
+                    await asyncio.sleep(self._backoff.record_failure())
         finally:
             self._followed = False
-            begun.set()
+            started.set()
 
     def _end(self) -> None:
         self.complete = True
@@ -118,57 +121,62 @@ class PodLogFollower:
             self._writer.close()
 
     async def _fetch(
-        self, *, follow: bool, begun: asyncio.Event | None = None, last_lines: int = 0
+        self, *, follow: bool, started: asyncio.Event | None = None, last_lines: int = 0
     ) -> None:
-        async with self._busy:
+        """Append new lines to the log: until the pod ends if ``follow``, else the existing lines.
+
+        ``last_lines`` is the maximum number of lines, 0 for all.
+        """
+        async with self._lock:
             query: dict[str, object] = {"container": names.CONTAINER, "timestamps": True}
             if follow:
                 query["follow"] = True
             if last_lines:
                 query["tailLines"] = last_lines
-            before, seen_before, skipped = self._last, self._same, 0
-            if before is not None:
+            before, count_before, skipped = self._last, self._last_count, 0
+            if before is not None:  # only whole seconds, so known lines are skipped below
                 since = datetime.fromtimestamp(before // _SECOND, UTC)
                 query["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
-            may_have_gap = before is not None or bool(last_lines)
-            silence = _LONG if follow else _SHORT
+            may_have_gap = before is not None or bool(last_lines)  # until the first new line
+            silence = _FOLLOW_SILENCE_SECONDS if follow else _READ_SILENCE_SECONDS
             source = self.connection.lines(
-                f"{self.path}/log", silence=silence, answer=silence, **query
+                f"{self.path}/log", silence=silence, start=silence, **query
             )
-            async with aclosing(source) as lines:  # also if the disk is full
+            async with aclosing(source) as lines:  # writing raises an error if the disk is full
                 async for line in lines:
-                    if begun is not None:
-                        begun.set()
+                    if started is not None:
+                        started.set()
                     prefix, separator, text = line.partition(b" ")
                     timestamp = parse_nanoseconds(prefix.decode("ascii", "replace"))
                     if not separator or timestamp is None:
                         continue  # a message of the kubelet
                     if before is not None and (
                         may_have_gap
-                        and (timestamp < before or (timestamp == before and skipped < seen_before))
+                        and (timestamp < before or (timestamp == before and skipped < count_before))
                     ):
                         skipped += timestamp == before
                         continue
+                    # If the last known line was still there, nothing is missing.
                     if may_have_gap and not skipped:
-                        self._keep(_SKIPPED if last_lines else _REMOVED)
+                        self._append(_SKIPPED if last_lines else _REMOVED)
                     may_have_gap = False
-                    self._same = self._same + 1 if timestamp == self._last else 1
+                    self._last_count = self._last_count + 1 if timestamp == self._last else 1
                     self._last = timestamp
-                    self._keep(text)
-            self._ready()
-            self._looked = time.monotonic()
+                    self._append(text)
+            self._open_writer()
+            self._fetched_at = time.monotonic()
 
-    def _ready(self) -> LogWriter:
+    def _open_writer(self) -> LogWriter:
         if self._writer is None:
-            # Lines fetched by an earlier service are fetched again, with new offsets.
+            # An earlier service may have fetched lines. They are fetched again, with new offsets.
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for old in self.folder.glob(f"{self.process}.*.log"):
                 old.unlink(missing_ok=True)
             self._writer = LogWriter(self.folder, self.process, self.limit, [self.secret])
         return self._writer
 
-    def _keep(self, text: bytes) -> None:
-        self._ready().feed(text)
+    def _append(self, text: bytes) -> None:
+        self._open_writer().feed(text)
 
 
 def parse_nanoseconds(text: str) -> int | None:

@@ -44,10 +44,12 @@ _VOLUME_SOURCES: Final = {
     "secret": ("secret", "secretName"),
     "host_path": ("hostPath", "path"),
 }
+# Kubernetes sets these taints on nodes that it can't reach.
 _UNREACHABLE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 # On SIGTERM, a plain shell doesn't signal its children. This one signals all processes of its pod,
-# waits for them, and exits with the line's status. As PID 1 it can't see the others end.
+# waits for them, and exits with the line's status. As PID 1 it waits only for the line, because
+# `kill -0 -1` doesn't show it whether others run.
 _SHELL_WRAPPER: Final = """stopping=
 trap 'stopping=1; kill -TERM -1' TERM
 /bin/sh -c "$@" 2>&1 &
@@ -80,7 +82,7 @@ class ObjectContext:
 
 def replace_invalid_utf8(text: str) -> str:
     """Return a text as valid UTF-8; invalid parts are replaced."""
-    try:
+    try:  # undecodable bytes of a command line or variable are surrogates
         content = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         content = text.encode("utf-8", "replace")
@@ -92,59 +94,62 @@ def escape_references(text: str) -> str:
     return replace_invalid_utf8(text).replace("$", "$$")
 
 
-def _meta(spec: GenerationSpec, place: ObjectContext, name: str) -> dict[str, Any]:
-    labels = place.service.labels(spec.job, spec.generation)
-    notes = {names.JOB_NAME: names.encode_job_name(spec.job), names.EXECUTION: place.execution}
+def _meta(spec: GenerationSpec, context: ObjectContext, name: str) -> dict[str, Any]:
+    labels = context.service.labels(spec.job, spec.generation)
+    annotations = {
+        names.JOB_NAME: names.encode_job_name(spec.job),
+        names.EXECUTION: context.execution,
+    }
     if spec.tenant:
-        notes[names.TENANT] = replace_invalid_utf8(spec.tenant)
-    meta: dict[str, Any] = {"name": name, "namespace": place.namespace}
-    meta |= {"labels": labels, "annotations": notes}
-    if place.owner is not None:
-        meta["ownerReferences"] = [dict(place.owner)]
+        annotations[names.TENANT] = replace_invalid_utf8(spec.tenant)
+    meta: dict[str, Any] = {"name": name, "namespace": context.namespace}
+    meta |= {"labels": labels, "annotations": annotations}
+    if context.owner is not None:
+        meta["ownerReferences"] = [dict(context.owner)]
     return meta
 
 
-def build_secret(spec: GenerationSpec, place: ObjectContext) -> dict[str, Any]:
-    """Return the secret of a generation, without which its pods can't start."""
+def build_secret(spec: GenerationSpec, context: ObjectContext) -> dict[str, Any]:
+    """Return a generation's secret: its pods can't start without it."""
     variables = {TOKEN_VARIABLE: spec.progress_token, **spec.program.environment}
     data = {
         k: base64.b64encode(replace_invalid_utf8(v).encode()).decode() for k, v in variables.items()
     }
-    meta = _meta(spec, place, names.generation_name(spec.job, spec.generation))
+    meta = _meta(spec, context, names.generation_name(spec.job, spec.generation))
     kind = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": True}
     return {**kind, "metadata": meta, "data": data}
 
 
 def build_headless_service(
-    spec: GenerationSpec, place: ObjectContext, secret: Mapping[str, Any]
+    spec: GenerationSpec, context: ObjectContext, secret: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the headless service that gives the pods of a generation their DNS names."""
-    meta = _meta(spec, place, names.generation_name(spec.job, spec.generation))
-    meta["ownerReferences"] = [_owner_reference(place, secret)]
+    meta = _meta(spec, context, names.generation_name(spec.job, spec.generation))
+    meta["ownerReferences"] = [_owner_reference(context, secret)]
     headless = {"clusterIP": "None", "publishNotReadyAddresses": True}
-    body = {**headless, "selector": place.service.labels(spec.job, spec.generation)}
+    body = {**headless, "selector": context.service.labels(spec.job, spec.generation)}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": body}
 
 
-def _owner_reference(place: ObjectContext, secret: Mapping[str, Any]) -> dict[str, Any]:
-    if place.owner is not None:
-        return dict(place.owner)
+def _owner_reference(context: ObjectContext, secret: Mapping[str, Any]) -> dict[str, Any]:
+    if context.owner is not None:
+        return dict(context.owner)
     reference = {"apiVersion": "v1", "kind": "Secret", "controller": False}
     return {**reference, "name": secret["metadata"]["name"], "uid": secret["metadata"]["uid"]}
 
 
 def job_paths(settings: KubernetesSettings, job: str) -> tuple[str, str]:
     """Return a job's checkpoint and working directories, as its pods see them."""
-    own = f"{settings.shared}/files/{key_digest(job)}" if settings.shared else _POD_DIRECTORY
-    return f"{own}/checkpoints", f"{own}/work"
+    parent = f"{settings.shared}/files/{key_digest(job)}" if settings.shared else _POD_DIRECTORY
+    return f"{parent}/checkpoints", f"{parent}/work"
 
 
 def url_from_pod(settings: KubernetesSettings, url: str) -> str:
     """Return a URL of the service as pods reach it."""
     if not url or not settings.service_url:
         return url
-    original, own = urlsplit(url), urlsplit(settings.service_url)
-    return urlunsplit((own.scheme, own.netloc, original.path, original.query, ""))
+    original, reachable = urlsplit(url), urlsplit(settings.service_url)
+    return urlunsplit((reachable.scheme, reachable.netloc, original.path, original.query, ""))
 
 
 def check_pod(spec: GenerationSpec, settings: KubernetesSettings) -> None:
@@ -172,7 +177,7 @@ def check_pod(spec: GenerationSpec, settings: KubernetesSettings) -> None:
 def build_pod(
     spec: GenerationSpec,
     process: Process,
-    place: ObjectContext,
+    context: ObjectContext,
     node: NodeView,
     settings: KubernetesSettings,
     secret: Mapping[str, Any],
@@ -180,12 +185,12 @@ def build_pod(
     """Return the pod of a process; raise `PlacementError` if it requests fractions of units."""
     options = _merge_options(settings.pod, spec.program.pod)
     name = names.pod_name(spec.job, spec.generation, process.name)
-    meta = _meta(spec, place, name)
-    meta["ownerReferences"] = [_owner_reference(place, secret)]
+    meta = _meta(spec, context, name)
+    meta["ownerReferences"] = [_owner_reference(context, secret)]
     meta["labels"] = {**options.get("labels", {}), **meta["labels"], names.PROCESS: process.name}
     meta["annotations"] = {**options.get("annotations", {}), **meta["annotations"]}
     volumes, mounts = _volumes(spec, settings, options)
-    host = settings.network == "host" or bool(options.get("host_network"))
+    uses_host_network = settings.network == "host" or bool(options.get("host_network"))
     account = options.get("service_account")
     body: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -197,10 +202,10 @@ def build_pod(
         "subdomain": names.generation_name(spec.job, spec.generation),
         "affinity": {"nodeAffinity": _affinity_to(node.name)},
         "tolerations": _tolerations(options),
-        "containers": [_container(spec, process, place, node, settings, options, mounts)],
+        "containers": [_container(spec, process, context, node, settings, options, mounts)],
         "volumes": volumes,
     }
-    if host:
+    if uses_host_network:
         body |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     for key, option in _NAMED_OBJECTS.items():
         if options.get(option):
@@ -211,7 +216,7 @@ def build_pod(
         ]
     user_fields = {"runAsUser": "run_as_user", "runAsGroup": "run_as_group", "fsGroup": "fs_group"}
     body["securityContext"] = {k: options[v] for k, v in user_fields.items() if v in options}
-    if place.gated:
+    if context.gated:
         body["schedulingGates"] = [{"name": names.SCHEDULING_GATE}]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": body}
 
@@ -221,12 +226,12 @@ def whole_grace_seconds(grace: float) -> int:
     return max(1, math.ceil(grace))
 
 
-def _merge_options(usual: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    merged = {**usual, **own}
+def _merge_options(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    merged = {**defaults, **own}
     for name in ("tolerations", "volumes", "pull_secrets"):
-        merged[name] = [*usual.get(name, ()), *own.get(name, ())]
+        merged[name] = [*defaults.get(name, ()), *own.get(name, ())]
     for name in ("labels", "annotations"):
-        merged[name] = {**usual.get(name, {}), **own.get(name, {})}
+        merged[name] = {**defaults.get(name, {}), **own.get(name, {})}
     return merged
 
 
@@ -236,39 +241,41 @@ def _affinity_to(node: str) -> dict[str, Any]:
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
 
 
-def _tolerations(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    # Pods aren't evicted from unreachable nodes: the executor decides what is lost.
-    away = [
+def _tolerations(options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    # Kubernetes must not evict pods from unreachable nodes, because the executor decides what is
+    # lost.
+    unreachable = [
         {"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _UNREACHABLE_TAINTS
     ]
-    own = [{k: v for k, v in toleration.items() if v} for toleration in request["tolerations"]]
-    return [*away, *own]
+    own = [{k: v for k, v in toleration.items() if v} for toleration in options["tolerations"]]
+    return [*unreachable, *own]
 
 
 def _container(
     spec: GenerationSpec,
     process: Process,
-    place: ObjectContext,
+    context: ObjectContext,
     node: NodeView,
     settings: KubernetesSettings,
-    request: Mapping[str, Any],
+    options: Mapping[str, Any],
     mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     checkpoints, work = job_paths(settings, spec.job)
     variables = build_environment(
         spec,
         process,
-        master_address=place.master[0],
-        master_port=place.master[1],
+        master_address=context.master[0],
+        master_port=context.master[1],
         checkpoint_dir=spec.checkpoint_dir or checkpoints,
     )
     variables["SHADOWPRICE_PROGRESS_URL"] = url_from_pod(settings, spec.progress_url)
-    variables["SHADOWPRICE_HOST"] = process.server  # a pod's host name is its own
-    del variables[TOKEN_VARIABLE]
+    variables["SHADOWPRICE_HOST"] = process.server  # a pod's host name isn't the node's
+    del variables[TOKEN_VARIABLE]  # the secret has it
     argv = spec.program.command
-    if argv[:2] == _SHELL and len(argv) >= 3:
+    if argv[:2] == _SHELL and len(argv) >= 3:  # a command line
         argv = (*_SHELL, _SHELL_WRAPPER, "line", *argv[2:])
     requests = resource_requests(process_demand(spec, process), node, settings.gpu)
+    # Not CPU, so that pods may use idle cores.
     limits = {name: amount for name, amount in requests.items() if name != "cpu"}
     container: dict[str, Any] = {
         "name": names.CONTAINER,
@@ -284,13 +291,13 @@ def _container(
         "securityContext": {"allowPrivilegeEscalation": False},
         "terminationMessagePolicy": "File",
     }
-    if request.get("pull"):
-        container["imagePullPolicy"] = request["pull"]
+    if options.get("pull"):
+        container["imagePullPolicy"] = options["pull"]
     return container
 
 
 def _volumes(
-    spec: GenerationSpec, settings: KubernetesSettings, request: Mapping[str, Any]
+    spec: GenerationSpec, settings: KubernetesSettings, options: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     volumes: list[dict[str, Any]] = []
     mounts: list[dict[str, Any]] = []
@@ -308,10 +315,10 @@ def _volumes(
         else:
             sub_path = path.removeprefix(settings.shared).lstrip("/")
             add(_source({"claim": settings.volume}), path, subPath=sub_path)
-    if request.get("shared_memory"):
-        size = str(request["shared_memory"])
+    if options.get("shared_memory"):
+        size = str(options["shared_memory"])
         add({"emptyDir": {"medium": "Memory", "sizeLimit": size}}, "/dev/shm")
-    for volume in request["volumes"]:
+    for volume in options["volumes"]:
         more = {"subPath": volume.get("part"), "readOnly": volume.get("read_only")}
         add(_source(volume), volume["path"], **more)
     return volumes, mounts
@@ -334,7 +341,7 @@ def build_launch_plan(
 ) -> tuple[dict[str, Any], str]:
     """Return the plan of a generation, and a reason if it is refused.
 
-    ``held`` has the ``allocations`` of other generations.
+    ``held`` has the allocations of running generations; see `GenerationRegistry.allocations`.
     """
     processes, settings, nodes = list_processes(spec), cluster.settings, cluster.nodes.items
     try:
@@ -349,7 +356,7 @@ def build_launch_plan(
             demands, existing = allocated_on(server, allocations), allocated_on(server, held)
             used = cluster.used(server)
             check_allocatable(nodes[server], used, demands, existing, settings.gpu)
-            for item in demands:
+            for item in demands:  # it raises an error for fractions that Kubernetes lacks
                 resource_requests(item, nodes[server], settings.gpu)
     except PlacementError as error:
         return {}, str(error)
@@ -378,7 +385,7 @@ def _master(
     settings: KubernetesSettings,
 ) -> tuple[str, int]:
     if settings.network == "host" or spec.program.pod.get("host_network"):
-        port = SystemRandom().choice(RENDEZVOUS_PORTS)  # random: other pods share the node's ports
+        port = SystemRandom().choice(RENDEZVOUS_PORTS)  # the node's pods share its ports
         return nodes[processes[0].server].address, port
     if len(processes) == 1:
         return "127.0.0.1", RENDEZVOUS_PORT

@@ -1,8 +1,8 @@
 """Durable records of jobs and their generations in the API server, one ConfigMap per job.
 
 Updates use optimistic concurrency: a write requires the version that was read, and a conflict
-repeats the update. So only one of the commands for a job's generation is accepted, and no
-generation is accepted twice, even if services restart.
+repeats the update. So no generation is accepted twice, even if a service is restarted or two
+services run.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class JobGenerations:
     job: str
     fence: int = 0  # the newest generation that a command named
     generations: dict[int, dict[str, Any]] = field(default_factory=dict)
-    meta: dict[str, Any] = field(default_factory=dict)  # of the ConfigMap; empty without it
+    meta: dict[str, Any] = field(default_factory=dict)  # of its ConfigMap; empty if none exists
 
     @classmethod
-    def of(cls, item: dict[str, Any]) -> JobGenerations:
+    def from_config_map(cls, item: dict[str, Any]) -> JobGenerations:
         """Build it from a ConfigMap."""
         data = item.get("data") or {}
         states = json.loads(data.get(_FIELD, "{}"))
@@ -49,7 +49,7 @@ class JobGenerations:
         """Return the data of its ConfigMap."""
         states = json.dumps(
             {str(number): state for number, state in self.generations.items()},
-            ensure_ascii=False,  # a ConfigMap has at most 1 MiB
+            ensure_ascii=False,  # shorter, as a ConfigMap has at most 1 MiB
         )
         return {"job": names.encode_job_name(self.job), "fence": str(self.fence), _FIELD: states}
 
@@ -89,67 +89,70 @@ class JobGenerations:
 
 
 class ConfigMapStore:
-    """The records of one service."""
+    """The records of one service, cached and in the API server."""
 
     def __init__(self, connection: ApiClient, namespace: str, service: str) -> None:
         self._connection = connection
-        self._list = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._path = f"/api/v1/namespaces/{namespace}/configmaps"
         self._namespace = namespace
         self._service = service
         self._locks: dict[str, asyncio.Lock] = {}
-        self.known: dict[str, JobGenerations | None] = {}  # None if a record has to be read again
+        self.cached: dict[str, JobGenerations | None] = {}  # None if a write had no response
 
     async def load(self) -> list[JobGenerations]:
         """Read the records of all jobs that aren't discarded."""
         selector = f"{names.SERVICE}={self._service},{names.OPEN_LABEL}=true"
         records: dict[str, JobGenerations] = {}
-        async for page in self._connection.pages(self._list, labelSelector=selector):
+        async for page in self._connection.pages(self._path, labelSelector=selector):
             for item in page.get("items") or ():
-                record = JobGenerations.of(item)
+                record = JobGenerations.from_config_map(item)
                 if record.job:
                     records[record.job] = record
-        self.known = dict(records)
+        self.cached = dict(records)
         return list(records.values())
 
     async def read(self, job: str) -> JobGenerations:
         """Read a job's current record; empty if it doesn't exist."""
-        item = await self._connection.find(f"{self._list}/{names.record_name(self._service, job)}")
-        record = JobGenerations(job) if item is None else JobGenerations.of(item)
-        self.known[job] = record
+        item = await self._connection.find(f"{self._path}/{names.record_name(self._service, job)}")
+        record = JobGenerations(job) if item is None else JobGenerations.from_config_map(item)
+        self.cached[job] = record
         return record
 
     async def change(
-        self, job: str, update: Callable[[JobGenerations], Any], *, open_: bool = True
+        self, job: str, update: Callable[[JobGenerations], Any], *, is_open: bool = True
     ) -> Any:
         """Update a job's record; return the result of ``update``.
 
-        An unchanged record isn't written. If ``open_`` is false, the job is marked as discarded.
+        An unchanged record isn't written. If ``is_open`` is false, the job is marked as discarded.
         After an `ApiError` the record may have been written, so the next update reads it again.
         """
         async with self._locks.setdefault(job, asyncio.Lock()):
             while True:
-                previous = self.known.get(job)
-                if previous is None and job in self.known:
+                previous = self.cached.get(job)
+                if previous is None and job in self.cached:
                     previous = await self.read(job)
+                # A job that isn't cached may have a record, but then creating one fails.
                 record = copy.deepcopy(previous) if previous is not None else JobGenerations(job)
                 result = update(record)
-                if previous is not None and record == previous and open_:
+                if previous is not None and record == previous and is_open:
                     return result
                 try:
-                    self.known[job] = await self._write(record, open_)
+                    self.cached[job] = await self._write(record, is_open)
                 except ApiError as error:
                     if not (error.conflict or error.exists or error.not_found):
-                        self.known[job] = None
+                        self.cached[job] = None
                         raise
                     await self.read(job)
                 else:
                     return result
 
-    async def _write(self, record: JobGenerations, open_: bool) -> JobGenerations:
-        labels = {names.SERVICE: self._service, names.OPEN_LABEL: str(open_).lower()}
+    async def _write(self, record: JobGenerations, is_open: bool) -> JobGenerations:
+        labels = {names.SERVICE: self._service, names.OPEN_LABEL: str(is_open).lower()}
         name = names.record_name(self._service, record.job)
         meta = {**record.meta, "name": name, "namespace": self._namespace, "labels": labels}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": record.data()}
         if record.meta:
-            return JobGenerations.of(await self._connection.put(f"{self._list}/{name}", body))
-        return JobGenerations.of(await self._connection.post(self._list, body))
+            return JobGenerations.from_config_map(
+                await self._connection.put(f"{self._path}/{name}", body)
+            )
+        return JobGenerations.from_config_map(await self._connection.post(self._path, body))

@@ -1,4 +1,4 @@
-"""Connection, tracked generations and objects of a Kubernetes executor, and ends of its pods."""
+"""Connection and tracked generations of a Kubernetes executor, and the ends of their pods."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from shadowprice.kubernetes.errors import ApiError
 
 log = logging.getLogger("shadowprice.executors")
 
-MAX_PODS_READ_BY_NAME: Final = 8  # more are listed by label
+MAX_PODS_READ_BY_NAME: Final = 8  # more pods are listed by label, in one request
 
-# Seconds after a forced deletion of a pod until its node has surely killed its processes; also the
-# time after which a created pod counts as missing if no event or list shows it.
+# Seconds until the node of a pod that is gone has surely killed its processes. Also the time after
+# which a created pod counts as gone if no event or list shows it.
 POD_GONE_AFTER_SECONDS: Final = 5.0
 
 EXIT_SIGKILL: Final = 137
@@ -60,15 +60,15 @@ class PodProcess:
     uid: str = ""  # uid of the pod, if this service created it
     view: PodView | None = None  # the last observed state of the pod
     vanished: float | None = None  # monotonic time since which the pod is missing
-    over_since: float | None = None  # monotonic, since it is over with its container unseen
+    finished_since: float | None = None  # monotonic, since a finished pod's container seems to run
     delivered: int = 0  # the newest stop command that the API server accepted
-    ending: float | None = None  # monotonic, since it is being deleted, as far as known
-    allowed: float = math.inf  # grace period in seconds from ``ending`` on
-    stop_requested: bool = False  # of its deletion, even without a response
+    deletion_began: float | None = None  # monotonic time of the first known deletion request
+    granted_grace: float = math.inf  # grace period in seconds from ``deletion_began`` on
+    stop_requested: bool = False  # whether its deletion was requested, even without a response
     end: ProcessExit | None = None
-    listened: bool = False  # whether its log is, or was, followed
-    unseen: bool = False  # whether its exit status is unknown
-    tail: tuple[str, ...] = ()
+    log_followed: bool = False  # whether its log is, or was, followed
+    unseen: bool = False  # whether it ended with an unknown exit status
+    tail: tuple[str, ...] = ()  # last lines of its log
     follower: PodLogFollower | None = None
 
     @property
@@ -77,26 +77,26 @@ class PodProcess:
         return self.view is not None and self.view.began is not None
 
     def exit_record(self) -> dict[str, Any]:
-        """Return its end for the record, for a restarted service; that collects its log again."""
+        """Return its end for the record; a restarted service collects its log again."""
         assert self.end is not None
         return {"end": asdict(self.end), "unseen": self.unseen}
 
-    def load_exit_record(self, known: Mapping[str, Any]) -> None:
-        """Restore its end from the record."""
-        self.end, self.unseen = ProcessExit(**known["end"]), bool(known["unseen"])
+    def load_exit_record(self, record: Mapping[str, Any]) -> None:
+        """Restore its end from the result of `exit_record`."""
+        self.end, self.unseen = ProcessExit(**record["end"]), bool(record["unseen"])
 
 
 class KubernetesGeneration(RemoteGeneration):
-    """One generation that isn't forgotten; its directory only holds logs."""
+    """One generation on Kubernetes; its directory only has logs."""
 
     def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
         super().__init__(job, number, generation)
         self.parts: dict[str, PodProcess] = {}
-        self.spec: GenerationSpec | None = None
-        self.token = ""
+        self.spec: GenerationSpec | None = None  # None if another service accepted it
+        self.token = ""  # for progress reports; masked in logs
         self.namespace = ""
         self.obstacle = ""  # why the API server doesn't let it start or end; empty if it does
-        self.since = time.monotonic()
+        self.tracked_since = time.monotonic()
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Apply the state in its record."""
@@ -124,7 +124,10 @@ class KubernetesGeneration(RemoteGeneration):
         return {**self.state, "phase": Phase.ENDED, "at": time.time(), **lost}
 
     def accepts_state(self, state: Mapping[str, Any]) -> bool:
-        """Return whether a state continues this generation's: not a stop that found no record."""
+        """Return whether a stored state belongs to this generation.
+
+        After its record was deleted, a stop command stores a refused generation of its number.
+        """
         return self.phase not in {Phase.RUNNING, Phase.ENDED} or state["phase"] != Phase.REFUSED
 
     @property
@@ -147,7 +150,7 @@ class KubernetesSession:
     cluster: ClusterCache
     background: BackgroundTasks
     emit: Callable[[Iterable[Report]], None]
-    leave: Callable[[Iterable[PodView]], None]  # counts pods that run on as used
+    mark_strays: Callable[[Iterable[PodView]], None]  # of pods that couldn't be deleted
     gates: bool = False  # whether the API server supports scheduling gates of pods
 
 
@@ -171,7 +174,7 @@ class GenerationObjects:
         return names.generation_name(self._entry.job, self._entry.number)
 
     async def pods(self) -> list[PodView]:
-        """Return the generation's pods; by name, because lists by label read all pods."""
+        """Return the generation's pods. Few are read by name: a list by label reads every pod."""
         parts = self._entry.parts.values()
         if not 0 < len(parts) <= MAX_PODS_READ_BY_NAME:
             return await self._list()
@@ -187,7 +190,7 @@ class GenerationObjects:
         return [pod_view(item) for item in page.get("items") or ()]
 
     def is_own(self, item: Mapping[str, Any], execution: str = "") -> bool:
-        """Return whether an object is the generation's, created by the launch ``execution``."""
+        """Return whether the generation created an object, in the launch ``execution`` if given."""
         entry, meta = self._entry, item["metadata"]
         labels = self._session.identity.labels(entry.job, entry.number)
         owner = (entry.state.get("plan") or {}).get("owner")
@@ -195,7 +198,8 @@ class GenerationObjects:
             labels.items() <= (meta.get("labels") or {}).items()
             and (
                 owner is None
-                or owner["uid"] in {one.get("uid") for one in meta.get("ownerReferences") or ()}
+                or owner["uid"]
+                in {reference.get("uid") for reference in meta.get("ownerReferences") or ()}
             )
             and execution in {"", (meta.get("annotations") or {}).get(names.EXECUTION)}
         )
@@ -215,7 +219,7 @@ class GenerationObjects:
 
     async def find(self, kind: str, name: str) -> dict[str, Any] | None:
         """Return an object by its name, None if it doesn't exist."""
-        if kind == "pods":  # a list needs no right beyond those for following pods
+        if kind == "pods":  # a list needs no right that watching pods doesn't need
             page = await self.connection.get(self.path(kind), fieldSelector=f"metadata.name={name}")
             items = page.get("items") or ()
             return dict(items[0]) if items else None
@@ -234,7 +238,7 @@ class GenerationObjects:
                         raise
 
     async def delete_named(self, kind: str) -> None:
-        """Delete the generation's secret or service object; if refused, it ends with its owner."""
+        """Delete the generation's secret or service object; log it if the API server refuses."""
         entry = self._entry
         try:
             if kind not in self.uids:
@@ -246,12 +250,13 @@ class GenerationObjects:
         except ApiError as error:
             if not error.refused:
                 raise
-            log.warning("left %s of generation %d of %r: %s", kind, entry.number, entry.job, error)
+            message = "failed to delete %s of generation %d of %r: %s"
+            log.warning(message, kind, entry.number, entry.job, error)
 
     async def delete(
         self, kind: str, name: str, uid: str, grace_seconds: int | None = None
     ) -> None:
-        """Delete an object of the generation if it exists."""
+        """Delete an object by name if it still has this uid."""
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         body["preconditions"] = {"uid": uid}
         if grace_seconds is not None:
@@ -273,12 +278,12 @@ def process_exit_of(
 ) -> ProcessExit | None:
     """Return how a process ended, None if it hasn't.
 
-    ``gone_since`` is the monotonic time since which its node is missing or not ready;
-    ``lost_after`` seconds later the process counts as lost.
+    ``gone_since`` is the monotonic time since which its node is missing or not ready. The process
+    counts as lost ``lost_after`` seconds later. ``withdrawn`` says that no pod can start any more.
     """
     view = part.view
     now = time.monotonic()
-    if view is None:
+    if view is None:  # its pod was created, but never observed
         since = part.vanished
         if since is None or now - since < (0.0 if withdrawn else POD_GONE_AFTER_SECONDS):
             return None
@@ -286,38 +291,43 @@ def process_exit_of(
     if view.exit is not None:  # injected sidecars may run on, until the pod is deleted
         return _observed_exit(part, view, view.exit, stop_requested=part.stop_requested)
     if gone_since is not None and (
-        now - gone_since > lost_after or (node is not None and node.off)
+        now - gone_since > lost_after or (node is not None and node.out_of_service)
     ):
         return _lost_exit(part, _node_loss_reason(part, node, lost_after))
-    if view.over and not view.running and view.began is None and not part.stop_requested:
+    if view.is_finished and not view.running and view.began is None and not part.stop_requested:
+        # The kubelet or an eviction ended the pod before the container started.
         return _exit_before_start(part, view)
-    if part.vanished is None:
-        if not view.over or not _has_ended(part, view, now):
+    if part.vanished is None:  # the pod exists
+        if not view.is_finished or not _has_ended(part, view, now):
             return None
         return _unseen_exit(part, _pod_end_reason(part, view))
+    # An unready node may still run the processes of a deleted pod, until they count as lost.
     if gone_since is not None or (view.running and now - part.vanished < POD_GONE_AFTER_SECONDS):
         return None
     return _unseen_exit(part, _deletion_reason(part))
 
 
 def _unseen_exit(part: PodProcess, lost_reason: str) -> ProcessExit:
-    """Return the end of a process with an unknown status: lost, unless its stop was requested."""
+    """Return the end of a process with an unknown exit status: lost, unless it was stopped."""
     if not part.stop_requested:
         return _lost_exit(part, lost_reason)
     part.unseen = True
     return ProcessExit(part.process, EXIT_SIGTERM, time.time(), stop_requested=True)
 
 
-def _lost_exit(part: PodProcess, why: str) -> ProcessExit:
-    return ProcessExit(part.process, -1, time.time(), lost=why)
+def _lost_exit(part: PodProcess, reason: str) -> ProcessExit:
+    return ProcessExit(part.process, -1, time.time(), lost=reason)
 
 
 def _has_ended(part: PodProcess, view: PodView, now: float) -> bool:
-    """Return whether the processes of a pod in a final phase, which may be evicted, have ended."""
+    """Return whether the processes of a pod in a final phase have ended.
+
+    The containers of an evicted pod may run on for a moment, or be reported so forever.
+    """
     if not view.running:
         return True
-    part.over_since = part.over_since or now
-    return now - part.over_since > POD_GONE_AFTER_SECONDS
+    part.finished_since = part.finished_since or now
+    return now - part.finished_since > POD_GONE_AFTER_SECONDS
 
 
 def _observed_exit(
@@ -330,7 +340,7 @@ def _observed_exit(
     elif exit_.reason in {"StartError", "ContainerCannotRun", "RunContainerError"}:
         note = start_error_message(exit_.message)
     if not stop_requested and _was_ended_from_outside(view, exit_):
-        if exit_.code == 0:  # only its progress shows whether its work is done
+        if exit_.code == 0:  # the job's progress shows whether its work is done
             return ProcessExit(
                 part.process, 0, exit_.at, stop_requested=True, outside=True, note=note
             )
@@ -344,12 +354,12 @@ def _observed_exit(
 
 
 def _was_ended_from_outside(view: PodView, exit_: ContainerExit) -> bool:
-    """Return whether somebody other than the executor had asked a pod to end before its exit."""
+    """Return whether something other than the executor asked a pod to end before its exit."""
     if view.reason in _EVICTION_REASONS:
         return True
     if not view.deleting:
         return False
-    # The server's clock and the node's may differ, but these statuses are those of a deletion.
+    # By these statuses a signal ended it. Other exits are compared by time, but clocks may differ.
     since = view.terminating_since
     return exit_.code in {EXIT_SIGTERM, EXIT_SIGKILL} or since is None or exit_.at >= since
 
@@ -365,7 +375,7 @@ def start_error_message(message: str) -> str:
 def _node_loss_reason(part: PodProcess, node: NodeView | None, lost_after: float) -> str:
     if node is None:
         event = "left the cluster"
-    elif node.off:
+    elif node.out_of_service:
         event = "was declared out of service"
     else:
         event = f"was not ready for {lost_after:g} s"
@@ -389,7 +399,10 @@ def _pod_end_reason(part: PodProcess, view: PodView) -> str:
 
 
 def start_failure_reason(entry: KubernetesGeneration, patience: float) -> str:
-    """Return why a generation is refused, empty while it may start within ``patience`` seconds."""
+    """Return why a generation is refused; empty while it may still start.
+
+    Lasting causes count at once, others after ``patience`` seconds.
+    """
     parts = entry.parts.values()
     for part in parts:
         if part.end is not None and part.end.lost:
@@ -398,11 +411,11 @@ def start_failure_reason(entry: KubernetesGeneration, patience: float) -> str:
     for part, view in pods:
         if view.waiting[0] in _PERMANENT_WAIT_REASONS:
             return _wait_reason(part, view)
-    if time.monotonic() - entry.since <= patience:
+    if time.monotonic() - entry.tracked_since <= patience:
         return ""
     for part, view in pods:
-        if view.unplaced:
-            return f"no place on {part.server} within {patience:g} s: {view.unplaced}"
+        if view.unschedulable:
+            return f"no place on {part.server} within {patience:g} s: {view.unschedulable}"
         if view.waiting[0] not in _NORMAL_WAIT_REASONS:
             return _wait_reason(part, view)
     for part in parts:

@@ -28,24 +28,23 @@ _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 class KubernetesSettings:
     """Settings of the Kubernetes executor, as docs/kubernetes-reference.md describes them."""
 
-    allow: frozenset[str] = frozenset()  # of `PRIVILEGED_FEATURES`
+    allow: frozenset[str] = frozenset()  # those of `PRIVILEGED_FEATURES` that jobs may use
     context: str = ""  # of the kubeconfig; empty for the current one
     gpu: str = "nvidia.com/gpu"  # Kubernetes resource of GPUs
-    image: str = ""  # default of jobs
+    image: str = ""  # of jobs that set none
     log_bytes: int = DEFAULT_LOG_BYTES
     lost_after: float = 300.0  # seconds without its node after which a process counts as lost
-    namespace: str = ""  # empty for that of the context, or of the service's own pod
+    namespace: str = ""  # empty for the namespace of the context, or of the service's own pod
     network: str = "pods"  # or host, the node's network
-    patience: float = 120.0  # seconds for the start of all pods
-    pod: Mapping[str, Any] = field(default_factory=dict)  # default for pods, from `PodSpec.plain`
-    service_url: str = ""  # if pods reach the service by another URL than its own
+    patience: float = 120.0  # maximum seconds until all pods of a generation have started
+    pod: Mapping[str, Any] = field(default_factory=dict)  # default options, from `PodSpec.plain`
+    service_url: str = ""  # URL by which pods reach the service; empty for the service's own
     shared: str = ""  # path at which all pods mount ``volume``; checkpoints are lost without it
     tolerate_unready: float = 30.0  # seconds for which a node that isn't ready remains a server
     volume: str = "host"  # equal directories of all nodes, or a persistent volume claim
 
 
 def _read_allowed(reader: OptionsReader) -> frozenset[str]:
-    """Return the allowed pod options."""
     names = [item.strip() for item in reader.values.get("allow", "").split(",") if item.strip()]
     for name in names:
         if name not in PRIVILEGED_FEATURES:
@@ -56,7 +55,6 @@ def _read_allowed(reader: OptionsReader) -> frozenset[str]:
 
 
 def _read_pod(reader: OptionsReader) -> Mapping[str, Any]:
-    """Return the pod options in a file."""
     path = reader.values.get("pod", "")
     if not path:
         return {}
@@ -79,7 +77,7 @@ def _read_pod(reader: OptionsReader) -> Mapping[str, Any]:
 def read_settings(values: Mapping[str, str]) -> KubernetesSettings:
     """Parse the settings; raise InputError with all errors."""
     reader = OptionsReader(values, KubernetesSettings)
-    name = "expected the name of an object: lower-case letters, digits and -"
+    object_hint = "expected the name of an object: lower-case letters, digits and -"
     lost_after = reader.seconds("lost_after", 300)
     settings = KubernetesSettings(
         allow=_read_allowed(reader),
@@ -90,7 +88,7 @@ def read_settings(values: Mapping[str, str]) -> KubernetesSettings:
         ),
         log_bytes=reader.log_bytes(),
         lost_after=lost_after,
-        namespace=reader.matching("namespace", _OBJECT, "", name),
+        namespace=reader.matching("namespace", _OBJECT, "", object_hint),
         network=reader.choice("network", ("pods", "host")),
         patience=reader.seconds("patience", 120),
         pod=_read_pod(reader),
@@ -98,6 +96,7 @@ def read_settings(values: Mapping[str, str]) -> KubernetesSettings:
             "service_url", r"https?://[^\s/]+", "", "write http://HOST:PORT"
         ),
         shared=reader.matching("shared", r"/[^\0]*[^\0/]", "", "write an absolute path"),
+        # An unready node has to be no server before its processes count as lost.
         tolerate_unready=min(reader.seconds("tolerate_unready", 30), lost_after / 2),
         volume=reader.matching(
             "volume", _OBJECT, "host", "expected host, or the name of a persistent volume claim"

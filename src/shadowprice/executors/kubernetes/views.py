@@ -1,4 +1,7 @@
-"""Compact state of nodes and (tens of thousands of) pods, and servers and jobs derived from it."""
+"""Compact state of nodes and pods, and the servers and jobs derived from it.
+
+A cluster may have tens of thousands of pods, so only the needed fields are kept.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.processes import PlacementError, gpu_millis, round_down_memory
 
-_FORM: Final = re.compile(
+# Number, and either a decimal exponent or a unit.
+_QUANTITY: Final = re.compile(
     r"([+-]?[0-9]{0,20}(?:\.[0-9]{0,20})?)(?:[eE]([+-]?[0-9]{1,2})|([A-Za-z]{0,2}))"
 )
 _UNITS: Final = {
@@ -32,10 +36,10 @@ _UNITS: Final = {
 }
 
 _KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
-_KEPT_LABELS: Final = (*_KIND_LABELS, ROLE_LABEL)  # of the hundreds that a node may have
+_KEPT_LABELS: Final = (*_KIND_LABELS, ROLE_LABEL)  # a node may have hundreds of labels
 _IGNORED_PREFIXES: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
 _REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
-_STATE_TAINT_PREFIX: Final = "node.kubernetes.io/"
+_STATE_TAINT_PREFIX: Final = "node.kubernetes.io/"  # taints that follow from a node's state
 OUT_OF_SERVICE_TAINT: Final = "node.kubernetes.io/out-of-service"
 """Taint by which an operator declares that a node is shut down."""
 
@@ -51,8 +55,8 @@ _ROLE_LABELS: Final = ("training.kubeflow.org/replica-type", "replica-type", "vo
 
 
 def parse_quantity(text: object, unit: int) -> int:
-    """Parse a quantity into units of 1/``unit``, rounded down; 0 if it is invalid."""
-    match = _FORM.fullmatch(str(text))
+    """Parse a Kubernetes quantity, times ``unit`` and rounded down; 0 if it is invalid."""
+    match = _QUANTITY.fullmatch(str(text))
     if match is None or match[1] in {"", ".", "+", "-"} or (match[3] or "") not in _UNITS:
         return 0
     value = Fraction(match[1]) * Fraction(10) ** int(match[2] or 0) * _UNITS[match[3] or ""]
@@ -60,7 +64,7 @@ def parse_quantity(text: object, unit: int) -> int:
 
 
 def units_per_quantity(resource: str) -> int:
-    """Return the units per quantity of 1 of a resource."""
+    """Return how many units of `core.amounts` a Kubernetes quantity of 1 has."""
     return 1 if resource == "memory" else MILLI
 
 
@@ -70,13 +74,14 @@ class NodeView:
 
     name: str
     uid: str
-    has: Mapping[str, int]  # allocatable, by Kubernetes resource, in the units of `core.amounts`
+    allocatable: Mapping[str, int]  # in units of `core.amounts`, by Kubernetes resource
     labels: Mapping[str, str] = field(default_factory=dict)
     ready: bool = True  # the node's Ready condition
-    taints: tuple[tuple[str, str, str], ...] = ()  # that repel pods, but not those of its state
+    # Taints (key, value, effect) that repel pods, except those that follow from its state.
+    taints: tuple[tuple[str, str, str], ...] = ()
     cordoned: bool = False  # new pods can't be scheduled on it
-    off: bool = False  # an operator declared it shut down
-    address: str = ""  # by which other nodes reach it
+    out_of_service: bool = False  # an operator declared it shut down
+    address: str = ""  # other nodes reach it by this address
 
 
 def node_view(item: Mapping[str, Any]) -> NodeView:
@@ -88,7 +93,7 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
         for entry in spec.get("taints") or ()
         if entry.get("effect") in _REPELLING_EFFECTS
     )
-    has = {
+    allocatable = {
         name: parse_quantity(text, units_per_quantity(name))
         for name, text in (status.get("allocatable") or {}).items()
         if not name.startswith(_IGNORED_PREFIXES)
@@ -98,18 +103,18 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
     return NodeView(
         name=str(meta["name"]),
         uid=str(meta.get("uid", "")),
-        has=has,
+        allocatable=allocatable,
         labels={name: str(labels[name]) for name in _KEPT_LABELS if name in labels},
         ready=conditions.get("Ready") == "True",
         taints=tuple(entry for entry in taints if not entry[0].startswith(_STATE_TAINT_PREFIX)),
         cordoned=bool(spec.get("unschedulable")),
-        off=any(entry[0] == OUT_OF_SERVICE_TAINT for entry in taints),
+        out_of_service=any(entry[0] == OUT_OF_SERVICE_TAINT for entry in taints),
         address=str(addresses.get("InternalIP") or addresses.get("Hostname") or meta["name"]),
     )
 
 
 def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: tuple[str, str, str]) -> bool:
-    """Return whether tolerations tolerate a taint."""
+    """Return whether any toleration matches a taint (key, value, effect)."""
     key, value, effect = taint
     return any(
         toleration.get("effect", "") in {"", effect}
@@ -127,20 +132,20 @@ def to_server_info(
     gpu: str,
     tolerations: Sequence[Mapping[str, Any]],
 ) -> ServerInfo:
-    """Return a node as a server, less the usage of other pods.
+    """Return a node as a server, without the capacity that other pods use.
 
-    Its memory is rounded (`round_down_memory`), and its GPUs (the Kubernetes resource ``gpu``) to
-    whole ones. ``tolerations`` are those of all jobs' pods; a node with any other taint takes no
-    new work, and evicts pods if its effect is NoExecute.
+    Memory is rounded down by `round_down_memory`, and GPUs (the Kubernetes resource ``gpu``) to
+    whole devices. All pods of jobs have ``tolerations``. A node with any other taint takes no new
+    work, and evicts pods if the taint's effect is NoExecute.
     """
     capacity = {}
-    for name, amount in node.has.items():
+    for name, amount in node.allocatable.items():
         remaining = max(0, amount - used.get(name, 0))
         if name == gpu:
             remaining -= remaining % MILLI
         elif name == "memory":
             remaining = round_down_memory(remaining)
-        capacity["gpu" if name == gpu else name] = remaining  # 0 too: other pods use all of it
+        capacity["gpu" if name == gpu else name] = remaining  # also 0, if other pods use it all
     kind = next((node.labels[label] for label in _KIND_LABELS if node.labels.get(label)), "")
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]
@@ -157,7 +162,7 @@ def to_server_info(
 def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, str]:
     """Return the resource requests of a process's container; ``gpu`` is the resource of GPUs.
 
-    Resources that the node doesn't count, such as bandwidth, are left to the scheduler.
+    Resources that the node doesn't have, such as bandwidth, are omitted, because no node would fit.
     """
     requests: dict[str, str] = {}
     gpus = gpu_millis(amounts)
@@ -168,7 +173,7 @@ def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> d
             requests[name] = f"{amount}m"
         elif name == "memory":
             requests[name] = str(amount)
-        elif name in node.has or name == gpu:
+        elif name in node.allocatable or name == gpu:
             if amount % MILLI:
                 raise PlacementError(
                     f"Kubernetes allocates whole units of {name}, not {amount / MILLI:g}"
@@ -184,16 +189,17 @@ def check_allocatable(
     held: Sequence[Mapping[str, int]],
     gpu: str,
 ) -> None:
-    """Raise `PlacementError` if a node lacks capacity for new processes, as pods would wait for it.
+    """Raise `PlacementError` if a node lacks capacity for new processes; their pods would wait.
 
-    ``used`` is the usage of other pods, ``wanted`` and ``held`` the demands of processes.
+    ``used`` is the usage of other pods. ``wanted`` are the demands of the new processes, ``held``
+    those of processes in running generations.
     """
-    total, taken = node.has.get(gpu, 0), used.get(gpu, 0) + sum(map(gpu_millis, held))
+    total, taken = node.allocatable.get(gpu, 0), used.get(gpu, 0) + sum(map(gpu_millis, held))
     for amount in map(gpu_millis, wanted):
         if amount % MILLI:
             raise PlacementError(
-                f"{node.name} has no GPU with {amount / MILLI:g} of it free: Kubernetes gives "
-                "whole ones"
+                f"{node.name} has no GPU with {amount / MILLI:g} of it free: Kubernetes "
+                "allocates whole GPUs"
             )
     demand = sum(map(gpu_millis, wanted))
     if demand and taken + demand > total:
@@ -202,16 +208,18 @@ def check_allocatable(
             f"{node.name} has {total / MILLI:g} GPUs, {free:g} of them free, and "
             f"{demand / MILLI:g} are requested"
         )
-    for name in {key for amounts in wanted for key in amounts} & node.has.keys():
+    for name in {key for amounts in wanted for key in amounts} & node.allocatable.keys():
         demand = sum(amounts.get(name, 0) for amounts in wanted)
         free_amount = (
-            node.has[name] - used.get(name, 0) - sum(existing.get(name, 0) for existing in held)
+            node.allocatable[name]
+            - used.get(name, 0)
+            - sum(existing.get(name, 0) for existing in held)
         )
         if demand > free_amount:
             unit = units_per_quantity(name)
             raise PlacementError(
                 f"{node.name} has {max(0, free_amount) / unit:g} of {name} free, and "
-                f"{demand / unit:g} is asked for"
+                f"{demand / unit:g} is requested"
             )
 
 
@@ -229,9 +237,9 @@ class ContainerExit:
 class PodView:
     """The cached state of a pod. Times are in seconds since 1970.
 
-    ``service``, ``job`` (a key), ``generation`` and ``process`` are set if a Shadowprice service
-    created it. ``outer`` is job, tenant and role according to its labels, annotations or owners;
-    the job is a key if a Shadowprice service created the pod.
+    If a Shadowprice service created it, ``service``, ``job`` (the digest of a key), ``generation``
+    and ``process`` are set. ``origin`` is job, tenant and role according to its labels, annotations
+    or owners. The job in it is a key if a Shadowprice service created the pod, otherwise a name.
     """
 
     namespace: str
@@ -243,39 +251,40 @@ class PodView:
     message: str = ""
     deleting: bool = False  # its deletion was requested
     terminating_since: float | None = None  # first deletion request by the server's clock
-    began: float | None = None  # start of its container
-    running: bool = False  # any of its containers runs
+    began: float | None = None  # start of the job's container
+    running: bool = False  # any of its containers runs, also a sidecar
     exit: ContainerExit | None = None
-    waiting: tuple[str, str] = ("", "")  # why its container hasn't started: reason, message
-    unplaced: str = ""  # why the Kubernetes scheduler finds no node for it
-    gated: bool = False  # it has scheduling gates
+    waiting: tuple[str, str] = ("", "")  # why its container hasn't started: reason and message
+    unschedulable: str = ""  # why the Kubernetes scheduler finds no node for it
+    gated: bool = False  # it has scheduling gates, and waits for their removal
     service: names.ServiceId | None = None
     job: str = ""
     generation: int = 0
     process: str = ""
-    takes: Mapping[str, int] = field(default_factory=dict)  # requests in units of `core.amounts`
-    outer: tuple[str, str, str] = ("", "", "")
+    requests: Mapping[str, int] = field(default_factory=dict)  # in units of `core.amounts`
+    origin: tuple[str, str, str] = ("", "", "")
 
     @property
-    def over(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether it is in a final phase."""
         return self.phase in {"Succeeded", "Failed"}
 
     @property
     def may_run(self) -> bool:
-        """Return whether the pod may still run processes."""
-        return self.running or (self.exit is None and not self.over)
+        """Whether it may still run processes."""
+        return self.running or (self.exit is None and not self.is_finished)
 
     @property
     def continues(self) -> bool:
-        """Return whether the pod runs, or will run because its deletion wasn't requested."""
+        """Whether it runs, or will run because its deletion wasn't requested."""
         return self.running or (self.may_run and not self.deleting)
 
 
 def merge_pod_view(old: PodView | None, new: PodView) -> PodView:
     """Return the new state of a pod, keeping the observed start and end of its container.
 
-    Kubelets before 1.22 finally report an exit status of 0 without a time, or no start.
+    The last report of a kubelet before 1.22 may have an exit status of 0 without a time, or lack
+    the start.
     """
     if old is None or old.uid != new.uid:
         return new
@@ -295,8 +304,9 @@ def parse_timestamp(text: object) -> float:
 def pod_view(item: Mapping[str, Any]) -> PodView:
     """Return the cached part of a pod object."""
     meta, spec, status = item["metadata"], item.get("spec", {}), item.get("status", {})
-    labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
-    own: Mapping[str, Any] = next(
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    # Other schedulers' pods have no container of this name; then the first container counts.
+    state: Mapping[str, Any] = next(
         (
             container["state"]
             for container in status.get("containerStatuses") or ()
@@ -304,7 +314,7 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         ),
         {},
     )
-    ended, runs, waits = own.get("terminated"), own.get("running"), own.get("waiting") or {}
+    ended, runs, waits = state.get("terminated"), state.get("running"), state.get("waiting") or {}
     number = str(labels.get(names.GENERATION, ""))
     return PodView(
         namespace=str(meta["namespace"]),
@@ -316,14 +326,14 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         message=str(status.get("message") or "")[:_MAX_TEXT_CHARS],
         deleting="deletionTimestamp" in meta,
         terminating_since=_terminating_since(meta),
-        began=_began(ended, runs),
+        began=_start_time(ended, runs),
         running=any(
             "running" in (container.get("state") or {})
             for container in status.get("containerStatuses") or ()
         ),
-        exit=_exit(ended),
+        exit=_container_exit(ended),
         waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MAX_TEXT_CHARS]),
-        unplaced=_unscheduled_reason(status),
+        unschedulable=_unscheduled_reason(status),
         gated=bool(spec.get("schedulingGates")),
         service=ServiceId(str(labels[names.SERVICE]), str(labels.get(names.SERVICE_NAMESPACE, "")))
         if names.SERVICE in labels
@@ -331,26 +341,26 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         job=str(labels.get(names.JOB, "")),
         generation=int(number) if number.isdecimal() and len(number) < 16 else 0,
         process=str(labels.get(names.PROCESS, "")),
-        takes=requested_resources(spec),
-        outer=_read_labels(meta, labels, notes),
+        requests=requested_resources(spec),
+        origin=_origin(meta, labels, annotations),
     )
 
 
 def _terminating_since(meta: Mapping[str, Any]) -> float | None:
-    """Return the time of the first deletion request; a shorter grace period counts from it."""
+    """Return the time of the first deletion request; grace periods always count from it."""
     until = parse_timestamp(meta.get("deletionTimestamp"))
     return until - float(meta.get("deletionGracePeriodSeconds") or 0) if until else None
 
 
 def _unscheduled_reason(status: Mapping[str, Any]) -> str:
-    for placed in status.get("conditions") or ():
-        kind = (placed.get("type"), placed.get("status"), placed.get("reason"))
+    for condition in status.get("conditions") or ():
+        kind = (condition.get("type"), condition.get("status"), condition.get("reason"))
         if kind == ("PodScheduled", "False", "Unschedulable"):
-            return str(placed.get("message", "no node accepts it"))[:_MAX_TEXT_CHARS]
+            return str(condition.get("message", "no node accepts it"))[:_MAX_TEXT_CHARS]
     return ""
 
 
-def _began(ended: Mapping[str, Any] | None, runs: Mapping[str, Any] | None) -> float | None:
+def _start_time(ended: Mapping[str, Any] | None, runs: Mapping[str, Any] | None) -> float | None:
     if runs is not None:
         return parse_timestamp(runs.get("startedAt"))
     if ended is None:
@@ -359,7 +369,7 @@ def _began(ended: Mapping[str, Any] | None, runs: Mapping[str, Any] | None) -> f
     return next(filter(None, times), None)
 
 
-def _exit(ended: Mapping[str, Any] | None) -> ContainerExit | None:
+def _container_exit(ended: Mapping[str, Any] | None) -> ContainerExit | None:
     if ended is None or not (at := parse_timestamp(ended.get("finishedAt"))):
         return None
     reason, message = str(ended.get("reason") or ""), str(ended.get("message") or "")
@@ -369,11 +379,12 @@ def _exit(ended: Mapping[str, Any] | None) -> ContainerExit | None:
 def requested_resources(spec: Mapping[str, Any]) -> dict[str, int]:
     """Return a pod's effective resource requests.
 
-    This is the sum of its containers and sidecars (init containers that are always restarted), or
-    the largest init container with the sidecars before it, whichever is greater; plus the overhead.
+    Sidecars are init containers that are always restarted. The result is the larger of two amounts,
+    plus the overhead: the sum of containers and sidecars, and the maximum of each other init
+    container with the sidecars before it.
     """
     sidecars: Counter[str] = Counter()
-    starting: Counter[str] = Counter()
+    starting: Counter[str] = Counter()  # maximum while init containers run
     for container in spec.get("initContainers") or ():
         requests = Counter(_requests(container))
         if container.get("restartPolicy") == "Always":
@@ -388,26 +399,27 @@ def requested_resources(spec: Mapping[str, Any]) -> dict[str, int]:
 
 def _requests(container: Mapping[str, Any]) -> dict[str, int]:
     resources = container.get("resources") or {}
+    # As in Kubernetes, a limit without a request is the request.
     amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return {name: parse_quantity(text, units_per_quantity(name)) for name, text in amounts.items()}
 
 
-def _read_labels(
-    meta: Mapping[str, Any], labels: Mapping[str, Any], notes: Mapping[str, Any]
+def _origin(
+    meta: Mapping[str, Any], labels: Mapping[str, Any], annotations: Mapping[str, Any]
 ) -> tuple[str, str, str]:
     """Return job, tenant and role of a pod; empty if it belongs to no job."""
-    key = names.decode_job_name(notes.get(names.JOB_NAME))[:MAX_KEY_CHARACTERS]
+    key = names.decode_job_name(annotations.get(names.JOB_NAME))[:MAX_KEY_CHARACTERS]
     owners: Iterable[Mapping[str, Any]] = meta.get("ownerReferences") or ()
     candidates = (
         key,
-        notes.get(names.JOB_NAME),
+        annotations.get(names.JOB_NAME),
         *(labels.get(name) for name in _JOB_LABELS),
         *(owner["name"] for owner in owners if str(owner.get("kind")).endswith("Job")),
     )
     job = str(next(filter(None, candidates), ""))
     if not job:
         return ("", "", "")
-    tenant = str(notes.get(names.TENANT) or labels.get(names.TENANT) or meta["namespace"])
+    tenant = str(annotations.get(names.TENANT) or labels.get(names.TENANT) or meta["namespace"])
     role = str(next((labels[name] for name in _ROLE_LABELS if name in labels), "worker")).lower()
     job = key or job[: int(bounds.NAME.maximum)]
     return (job, tenant, "ps" if role in {"ps", "server"} else "worker")
@@ -422,38 +434,38 @@ def observe_jobs(
     """
     by_job: dict[tuple[str, str, bool], list[PodView]] = {}
     for view in pods:
-        job, tenant, _ = view.outer
+        job, tenant, _ = view.origin
         if not job or (skipped is not None and view.service == skipped):
             continue
         is_key = view.service is not None
         name = job if is_key or view.namespace == namespace else f"{view.namespace}/{job}"
         by_job.setdefault((name, tenant, is_key), []).append(view)
     jobs = (
-        _job(name_of_key(name) if is_key else name, tenant, views)
+        _to_observed_job(name_of_key(name) if is_key else name, tenant, views)
         for (name, tenant, is_key), views in sorted(by_job.items())
     )
     return tuple(item for item in jobs if item is not None)
 
 
-def _job(name: str, tenant: str, views: list[PodView]) -> ObservedJob | None:
+def _to_observed_job(name: str, tenant: str, views: list[PodView]) -> ObservedJob | None:
     started = [view for view in views if view.node and view.began is not None]
     if not started:
         return None
-    running = [view for view in started if not view.over]
+    running = [view for view in started if not view.is_finished]
     shown = running or started
     counts: dict[str, list[int]] = {}
     for view in shown:
-        counts.setdefault(view.node, [0, 0])[view.outer[2] == "ps"] += 1
+        counts.setdefault(view.node, [0, 0])[view.origin[2] == "ps"] += 1
     placement = tuple(ServerAllocation(node, *count) for node, count in sorted(counts.items()))
     since = min(view.began for view in shown if view.began is not None)
     ends = [view.exit.at for view in started if view.exit is not None]
-    pending = any(not view.over for view in views)
-    over = not running and not pending
+    pending = any(not view.is_finished for view in views)
+    has_ended = not running and not pending
     return ObservedJob(
         name,
         placement,
         since,
         tenant=tenant or None,
-        ended=max(ends, default=since) if over else None,
-        done=all(view.phase == "Succeeded" for view in started) if over else None,
+        ended=max(ends, default=since) if has_ended else None,
+        done=all(view.phase == "Succeeded" for view in started) if has_ended else None,
     )

@@ -1,9 +1,9 @@
 """The local executor: runs jobs as processes of this machine.
 
-It also observes jobs that any scheduler started, in observer mode. A job started by other means (a
-shell, cron, another scheduler's prolog) is observed if its environment contains
-``SHADOWPRICE_JOB=name``; ``SHADOWPRICE_TENANT`` and ``SHADOWPRICE_ROLE`` are optional. A process
-whose parent has the same name and tenant belongs to the parent.
+An observing service also sees jobs that something else started, such as a shell, cron, or another
+scheduler's prolog. The environment of these jobs has to contain ``SHADOWPRICE_JOB=name``;
+``SHADOWPRICE_TENANT`` and ``SHADOWPRICE_ROLE`` are optional. A process whose parent has the same
+name and tenant isn't counted besides its parent.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ from shadowprice.executors.supervision.children import processes, read_environ
 
 _MAX_OBSERVED_JOBS: Final = 10_000  # maximum number of jobs of other schedulers observed at once
 
-_MEMORY: Final = ("auto", "cgroup", "rlimit", "off")
+_MEMORY_MODES: Final = ("auto", "cgroup", "rlimit", "off")
 log = logging.getLogger("shadowprice.executors")
 
-RESYNC_SECONDS: Final = 1.0  # to find what no bell announces, such as killed supervisors
-CLAIM_TIMEOUT_SECONDS: Final = 5.0  # of a supervisor, before another is started
+RESYNC_SECONDS: Final = 1.0  # between checks for changes without a bell, as of a killed supervisor
+CLAIM_TIMEOUT_SECONDS: Final = 5.0  # for a supervisor to claim its generation; then another starts
+_KILL_ATTEMPTS: Final = 50  # 20 ms apart, before the next resync continues
 
 
 def observe_jobs(
@@ -58,19 +59,19 @@ def observe_jobs(
 ) -> tuple[contract.ObservedJob, ...]:
     """Return this executor's running and ended generations, and jobs of other schedulers."""
     ours: dict[str, contract.ObservedJob] = {}
-    for held in own:  # in order of acceptance: the newest generation of a job wins
-        if held.started is not None:
-            ours[held.job] = contract.ObservedJob(
-                held.job, held.placement, held.started, is_own=True, **_end(held)
+    for status in own:  # in order of acceptance: the newest generation of a job wins
+        if status.started is not None:
+            ours[status.job] = contract.ObservedJob(
+                status.job, status.placement, status.started, is_own=True, **_end_fields(status)
             )
     foreign: dict[tuple[str, str | None], list[tuple[int, dict[str, str]]]] = {}
-    marks = _marked_processes()
-    for process, (parent, variables) in marks.items():
-        mark = _name_and_tenant(variables)
-        if parent in marks and _name_and_tenant(marks[parent][1]) == mark:
+    marked = _marked_processes()
+    for process, (parent, variables) in marked.items():
+        name_and_tenant = _name_and_tenant(variables)
+        if parent in marked and _name_and_tenant(marked[parent][1]) == name_and_tenant:
             continue
-        foreign.setdefault(mark, []).append((process, variables))
-    for job in ours.values():  # own processes have the name in their environment, and no tenant
+        foreign.setdefault(name_and_tenant, []).append((process, variables))
+    for job in ours.values():  # this executor's processes also name their job, without a tenant
         if job.ended is None:
             foreign.pop((name_of_key(job.job), None), None)
     theirs = (
@@ -80,21 +81,20 @@ def observe_jobs(
     return (*ours.values(), *(job for job in theirs if job is not None))
 
 
-def _end(held: contract.GenerationStatus) -> dict[str, Any]:
-    """Return the end fields of a generation; empty if it runs."""
-    if not isinstance(held.end, contract.Ended):
+def _end_fields(status: contract.GenerationStatus) -> dict[str, Any]:
+    if not isinstance(status.end, contract.Ended):
         return {}
-    return {"ended": held.end.at, "done": held.end.ending is contract.Ending.DONE}
+    return {"ended": status.end.at, "done": status.end.ending is contract.Ending.DONE}
 
 
 def _marked_processes() -> dict[int, tuple[int, dict[str, str]]]:
-    """Return the processes that name a job, each with its parent and its variables."""
-    marks = {}
+    """Return the processes whose environment names a job, with their parent and variables."""
+    marked = {}
     for process, parent, _ in processes():
         variables = read_environ(process)
         if 0 < len(variables.get("SHADOWPRICE_JOB", "")) <= bounds.NAME.maximum:
-            marks[process] = (parent, variables)
-    return marks
+            marked[process] = (parent, variables)
+    return marked
 
 
 def _name_and_tenant(variables: Mapping[str, str]) -> tuple[str, str | None]:
@@ -115,7 +115,7 @@ def _to_observed_job(
             continue
         try:
             cores = sorted(os.sched_getaffinity(process))
-        except OSError:
+        except OSError:  # ended meanwhile
             continue
         role = "ps" if variables.get("SHADOWPRICE_ROLE") == "ps" else "worker"
         server = slice_of(cores) or socket.gethostname()
@@ -136,10 +136,10 @@ class LocalSettings:
     """Settings of the local executor, as docs/executors.md describes them."""
 
     cgroup: str = "auto"
-    devices: tuple[str, ...] | None = None  # by number or UUID; None to simulate them
+    devices: tuple[str, ...] | None = None  # by number or UUID; None to simulate GPUs
     log_bytes: int = DEFAULT_LOG_BYTES
     memory: str = "auto"
-    users: str = ""  # directory of other users' jobs; if empty, next to the data directory
+    users: str = ""  # directory for jobs of other users; if empty, one beside the data directory
 
 
 def read_settings(values: Mapping[str, str]) -> LocalSettings:
@@ -153,7 +153,7 @@ def read_settings(values: Mapping[str, str]) -> LocalSettings:
         reader.matching("cgroup", r"auto|off|/.*", "auto", hint),
         devices or physical_devices(),
         reader.log_bytes(),
-        reader.choice("memory", _MEMORY),
+        reader.choice("memory", _MEMORY_MODES),
         reader.path("users"),
     )
     reader.raise_errors()
@@ -163,8 +163,8 @@ def read_settings(values: Mapping[str, str]) -> LocalSettings:
 class LocalExecutor(DiskExecutor[TrackedGeneration]):
     """Runs every generation under its own supervisor, which outlives the service.
 
-    If ``lifeline``, the read end of a pipe, is given, generations end with the process that has the
-    write end.
+    If ``lifeline``, the read end of a pipe, is given, generations end when the process that has the
+    write end exits.
     """
 
     def __init__(self, options: contract.ExecutorOptions, lifeline: int | None = None) -> None:
@@ -181,10 +181,10 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self._bell = -1
         self._cgroup: Path | None = None
         self._memory = "off"
-        self._launched: set[int] = set()
-        self._launch_errors: dict[tuple[str, int], str] = {}  # of supervisors
-        self._warnings: dict[tuple[str, int], str] = {}  # the last one of each generation
-        self._bell_bytes = b""
+        self._launched: set[int] = set()  # pids of supervisors, to be reaped
+        self._launch_errors: dict[tuple[str, int], str] = {}  # why supervisors can't be started
+        self._warnings: dict[tuple[str, int], str] = {}  # the last warning about each generation
+        self._bell_bytes = b""  # an incomplete line
 
     @property
     def capabilities(self) -> contract.ExecutorCapabilities:
@@ -206,7 +206,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         try:
             await asyncio.shield(opening)
         except BaseException as error:
-            # A cancelled thread runs on, and what it opens must be closed too.
+            # Cancellation doesn't stop the thread, and its open files must be closed too.
             await asyncio.gather(opening, return_exceptions=True)
             await self.close()
             if isinstance(error, OSError):
@@ -300,7 +300,6 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     def _prepare(
         self, spec: contract.GenerationSpec, entry: TrackedGeneration
     ) -> tuple[dict[str, Any], str]:
-        """Return a generation's plan, and a reason if it is refused."""
         try:
             validate_spec(spec)
             user = user_credentials(spec.program.user) if spec.program.user else None
@@ -308,13 +307,13 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             port = launch_plan.free_port({other.port for other in self._registry.live})
         except PlacementError as error:
             return {}, str(error)
-        own, progress = self._job_directory(spec), entry.generation.progress
-        if user is not None:
-            progress = own / "progress" / f"{spec.generation}.json"
+        directory, progress = self._job_directory(spec), entry.generation.progress
+        if user is not None:  # the user can't enter the generation's own directory
+            progress = directory / "progress" / f"{spec.generation}.json"
         plan = launch_plan.build_launch_plan(
             spec,
             allocations,
-            job_directory=own,
+            job_directory=directory,
             progress=progress,
             port=port,
             memory=self._memory,
@@ -383,6 +382,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         return frozenset()
 
     async def _resync(self) -> None:
+        """Reap supervisors, replace missing ones, and poll all generations that haven't ended."""
         for process in tuple(self._launched):
             with contextlib.suppress(ChildProcessError):
                 if not os.waitpid(process, os.WNOHANG)[0]:
@@ -397,7 +397,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             try:
                 await asyncio.to_thread(self._check_supervisor, entry)
                 await self._poll(entry)
-            except (OSError, ValueError) as error:  # a broken one must not stop the others
+            except (OSError, ValueError) as error:  # of one generation; the others continue
                 self._warn(entry, str(error))
             except Exception as error:
                 error.add_note(f"of generation {entry.number} of {entry.job!r}")
@@ -416,11 +416,11 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         generation = entry.generation
         try:
             lock = generation.try_lock()
-        except FileNotFoundError:  # not yet accepted, or already forgotten
+        except FileNotFoundError:  # not yet accepted, or deleted
             if entry.phase in {Phase.LAUNCHING, Phase.RUNNING} and self._has_directory():
                 self._end_without_records(entry)
             return
-        if lock is None:
+        if lock is None:  # the supervisor lives, but its job may have sent SIGSTOP to it
             if children.is_stopped(entry.state.get("supervisor", 0)):
                 children.signal_supervisor(entry.state, signal.SIGCONT)
             return
@@ -442,7 +442,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                 return
             claimed.release()
             cause = "its plan is damaged"
-        elif state.get("boot", boot_id()) != boot_id():
+        elif state.get("boot", boot_id()) != boot_id():  # so none of its processes is left
             cause = "this machine was restarted"
         elif phase in TERMINAL_PHASES or not self._kill_processes(plan or {}, state):
             return
@@ -476,7 +476,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     def _kill_processes(plan: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
         """Kill the processes of an abandoned generation; return whether none remain."""
         group = Path(plan["cgroup"]) if plan.get("cgroup") else None
-        for _ in range(50):
+        for _ in range(_KILL_ATTEMPTS):
             remaining = children.find_by_sessions(state.get("processes", {}).values())
             if group is not None:
                 remaining |= set(cgroups.list_processes(group))
@@ -494,7 +494,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         return False
 
     async def observe(self) -> tuple[contract.ObservedJob, ...]:
-        """Return the jobs that run on this machine; see `observation`."""
+        """Return the jobs that run on this machine; see `observe_jobs`."""
         own = [
             entry.to_status()
             for entry in self._registry.in_acceptance_order

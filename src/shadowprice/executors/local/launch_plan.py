@@ -1,9 +1,9 @@
 """Plans for supervisors: user, command, environment and limits of every process.
 
 To run jobs as other users, the service has to be root. These users can't enter the executor's own
-directory, so the files of their jobs (work, checkpoints, progress) are in a separate tree. Root
-owns the directory of each job there, so that the user can't replace its entries by links. The user
-owns only the directories inside.
+directory, so the files of their jobs (work, checkpoints, progress) are in a separate tree. There,
+root owns each job's directory, so that the user can't replace its subdirectories by links. The user
+owns only the subdirectories.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from shadowprice.executors.processes import (
 )
 from shadowprice.uploads.unpacking import remove_unpacked
 
-PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
+PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"  # variable with the path of the progress file
+_PORT_ATTEMPTS: Final = 200
 _MIN_MEMORY_LIMIT_BYTES: Final = 64 << 20  # with a lower limit, programs can't start
 
 
 def user_credentials(name: str) -> dict[str, Any]:
-    """Return uid, gid, groups and variables of a user; raise `PlacementError` if not permitted."""
+    """Return uid, gid, groups and variables of a user; raise `PlacementError` if unusable."""
     if os.geteuid() != 0:
         raise PlacementError(
             "the service doesn't run as root, so its jobs can't run as other users"
@@ -50,6 +51,7 @@ def user_credentials(name: str) -> dict[str, Any]:
     return {
         "uid": entry.pw_uid,
         "gid": entry.pw_gid,
+        # Jobs may not run in root's group (0) either.
         "groups": [group for group in os.getgrouplist(name, entry.pw_gid) if group != 0],
         "environment": {
             "HOME": entry.pw_dir,
@@ -71,7 +73,7 @@ class UserJobDirs:
         return self._root / key
 
     def make(self, key: str, user: dict[str, Any]) -> None:
-        """Create a job's directories; raise OSError if others than root can write to the tree."""
+        """Create a job's directories; raise OSError if another user can write to the tree."""
         self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
         status = os.lstat(self._root)
         open_to_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -102,10 +104,10 @@ def build_launch_plan(
     memory: str,
     user: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return what depends on the job in a generation's plan, as JSON-compatible values.
+    """Return the part of a generation's plan that depends on the job, as JSON-compatible values.
 
-    ``port`` is the rendezvous port of its processes on this machine. ``memory`` is ``cgroup``,
-    ``rlimit`` or ``off``. ``user`` is from `user_credentials`; None for the executor's own.
+    ``port`` is the processes' rendezvous port on this machine. ``memory`` is ``cgroup``, ``rlimit``
+    or ``off``. ``user`` is from `user_credentials`; None if jobs run as the executor's user.
     """
     execution = secrets.token_hex(16)
     checkpoints = spec.checkpoint_dir or str(job_directory / "checkpoints")
@@ -145,6 +147,7 @@ def build_launch_plan(
         "port": port,
         "secrets": [spec.progress_token],
         "progress": str(progress),
+        # Folders to create. `UserJobDirs` has created those of other users.
         "folders": []
         if user is not None
         else [checkpoints, *([] if spec.program.directory else [str(job_directory / "work")])],
@@ -154,7 +157,7 @@ def build_launch_plan(
 def free_port(taken: Container[int]) -> int:
     """Return a free port that isn't in ``taken``, or raise `PlacementError`."""
     draw = SystemRandom()
-    for _ in range(200):
+    for _ in range(_PORT_ATTEMPTS):
         port = draw.choice(RENDEZVOUS_PORTS)
         if port in taken:
             continue

@@ -25,8 +25,8 @@ _NVIDIA: Final = Path("/proc/driver/nvidia/gpus")
 _NVIDIA_NODES: Final = Path("/dev")
 _AMD: Final = Path("/sys/class/kfd/kfd/topology/nodes")
 
-MAX_NUMBER_DIGITS: Final = 9  # of a device number in a variable; longer ones are invalid
-MAX_FAKE_DEVICES: Final = 4_096  # simulated GPUs of a server on a machine without GPUs
+MAX_NUMBER_DIGITS: Final = 9  # maximum digits of a device number in a variable
+MAX_FAKE_DEVICES: Final = 4_096  # maximum simulated GPUs of a server, on a machine without GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class ProcessAllocation:
     """Cores, devices and memory allocated to one process."""
 
     process: Process
-    cores: tuple[int, ...]  # that it may run on; empty for all
-    devices: Mapping[str, int]  # by name, in thousandths of each
-    visible_devices: tuple[str, ...] | None
-    memory: int
+    cores: tuple[int, ...]  # cores that it may run on; empty for all
+    devices: Mapping[str, int]  # thousandths of each device, by its name
+    visible_devices: tuple[str, ...] | None  # None if CUDA_VISIBLE_DEVICES isn't set
+    memory: int  # bytes, 0 for no limit
 
     def record(self) -> dict[str, Any]:
         """Return the JSON-compatible part that later allocations need."""
@@ -45,42 +45,43 @@ class ProcessAllocation:
 
 
 def physical_devices() -> tuple[str, ...] | None:
-    """Return the GPUs that this process may use, by number or UUID; None if nothing names any.
+    """Return the GPUs that this process may use, by number or UUID.
 
-    These are the GPUs that a driver lists, as far as variables of the environment don't hide them.
-    Without a driver, the environment alone names them.
+    These are the GPUs that a driver lists, without those that environment variables hide. Without a
+    driver, only variables name GPUs. The result is None if neither names any.
     """
     nvidia = _nvidia_devices()
-    outer = os.environ.get("NVIDIA_VISIBLE_DEVICES", "all").strip()
-    # A container runtime that injects device nodes itself turns the variable off.
-    is_off = outer == "void" or outer.startswith("/")
+    container_value = os.environ.get("NVIDIA_VISIBLE_DEVICES", "all").strip()
+    # Some container runtimes select GPUs by device nodes, and set the variable to void or a path.
+    is_off = container_value == "void" or container_value.startswith("/")
     if is_off and (nodes := _nvidia_nodes()):
-        nvidia, outer, is_off = nodes, "all", False
+        nvidia, container_value, is_off = nodes, "all", False
     devices = nvidia or _amd_devices() or None
-    hides_all = is_off or outer in {"", "none"}
-    # A container's driver lists only the selected devices already, and numbers them from 0.
-    is_container = 0 < len(nvidia) <= len(outer.split(","))
+    hides_all = is_off or container_value in {"", "none"}
+    # In a container the driver lists only the selected devices, numbered from 0. So the variable
+    # must not select among them again.
+    is_container = 0 < len(nvidia) <= len(container_value.split(","))
     is_amd = bool(devices) and not nvidia
-    if not is_amd and (hides_all or not (outer == "all" or is_container)):
-        devices = _visible_devices(devices, "" if hides_all else outer)
+    if not is_amd and (hides_all or not (container_value == "all" or is_container)):
+        devices = _visible_devices(devices, "" if hides_all else container_value)
     if not nvidia and "ROCR_VISIBLE_DEVICES" in os.environ:
         devices = _visible_devices(devices, os.environ["ROCR_VISIBLE_DEVICES"])
-    inner = [
+    process_values = [
         _visible_devices(devices, os.environ[name])
         for name in ("CUDA_VISIBLE_DEVICES", *(() if nvidia else ("HIP_VISIBLE_DEVICES",)))
         if name in os.environ
     ]
-    for other in inner[1:]:
-        inner[0] = tuple(name for name in inner[0] if name in other)
-    return inner[0] if inner else devices
+    for other in process_values[1:]:
+        process_values[0] = tuple(name for name in process_values[0] if name in other)
+    return process_values[0] if process_values else devices
 
 
 def _visible_devices(devices: tuple[str, ...] | None, text: str) -> tuple[str, ...]:
     """Return the devices that a variable's value shows: numbers of ``devices``, or UUIDs.
 
-    ``devices`` is None if it is unknown which there are. As in CUDA and ROCm, the first invalid
-    entry hides itself and those after it. So does a UUID among numbers or a number among UUIDs,
-    because both may name the same device.
+    ``devices`` is None if the machine's devices are unknown. As in CUDA and ROCm, the first invalid
+    entry hides itself and all entries after it. So does the first entry that is a UUID among
+    numbers, or a number among UUIDs, because both may name the same device.
     """
     visible: dict[str, None] = {}
     names = [entry.strip() for entry in text.split(",")]
@@ -99,7 +100,6 @@ def _visible_devices(devices: tuple[str, ...] | None, text: str) -> tuple[str, .
 
 
 def _nvidia_devices() -> tuple[str, ...]:
-    """Return the numbers of the GPUs that NVIDIA's driver lists."""
     try:
         return tuple(str(number) for number in range(len(list_names(_NVIDIA))))
     except OSError:
@@ -112,23 +112,23 @@ def _nvidia_nodes() -> tuple[str, ...]:
 
 
 def _amd_devices() -> tuple[str, ...]:
-    """Return the numbers of the GPUs that AMD's driver lists; nodes with the id 0 are CPUs."""
     count = 0
     for node in _AMD.glob("*/gpu_id"):
         try:
-            count += node.read_text(encoding="ascii").strip() not in {"", "0"}
+            count += node.read_text(encoding="ascii").strip() not in {"", "0"}  # 0 for CPUs
         except (OSError, ValueError):
             continue
     return tuple(str(number) for number in range(count))
 
 
 class MachineAllocator:
-    """Cores and devices of this machine, divided into servers, which keep them.
+    """Divides the cores and devices of this machine among servers, and allocates them.
 
-    A server whose generations hold devices from before a restart gets these first. If the servers
-    have more cores than the machine, they share cores in rotation. Servers never share devices.
-    ``devices`` is empty if all are hidden from this process, and None if the machine has none; then
-    numbers simulate up to `MAX_FAKE_DEVICES` devices of a server.
+    A server keeps its cores and devices while its capacity stays the same. If the servers have more
+    cores than the machine, they share cores in rotation. Servers never share devices. After a
+    restart, a server first gets the devices that its running generations use. ``devices`` is empty
+    if all are hidden from this process. If it is None, the machine has none, and each server has up
+    to `MAX_FAKE_DEVICES` simulated devices.
     """
 
     def __init__(self, cores: Sequence[int], devices: Sequence[str] | None) -> None:
@@ -137,7 +137,7 @@ class MachineAllocator:
         self._slices: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
         self._available: Mapping[str, Mapping[str, int]] = {}
         self._next_core = 0
-        self._lowest = 0
+        self._next_fake = 0  # all simulated devices with smaller numbers are assigned
 
     def set_servers(
         self, servers: Iterable[ServerInfo], held: Iterable[Mapping[str, Any]] = ()
@@ -147,7 +147,7 @@ class MachineAllocator:
         for name in self._slices.keys() - by_name.keys():
             del self._slices[name]
         taken = {device for _, devices in self._slices.values() for device in devices}
-        self._lowest = 0
+        self._next_fake = 0
         new = by_name.keys() - self._slices.keys()
         held_by_server = self._held_devices(new, taken, held)
         taken.update(device for devices in held_by_server.values() for device in devices)
@@ -158,13 +158,13 @@ class MachineAllocator:
                 device_count = min(device_count, MAX_FAKE_DEVICES)
             cores, devices = self._slices.get(name, ((), ()))
             if len(cores) != min(core_count, len(self._cores)):
-                cores = self._take_cores(core_count)
+                cores = self._assign_cores(core_count)
             if len(devices) != device_count:
                 kept = held_by_server.get(name, ())
                 taken -= {*devices, *kept[device_count:]}
-                self._lowest = 0 if devices else self._lowest
+                self._next_fake = 0 if devices else self._next_fake  # smaller numbers are free now
                 kept = kept[:device_count]
-                devices = (*kept, *self._take_devices(device_count - len(kept), taken))
+                devices = (*kept, *self._assign_devices(device_count - len(kept), taken))
                 taken |= {*devices}
             self._slices[name] = (cores, devices)
         self._available = {
@@ -174,13 +174,13 @@ class MachineAllocator:
         }
 
     def available(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the whole devices of each server with GPUs, until `set_servers` one object."""
+        """Return the devices of each server with GPUs; see `LimitsServers.available`."""
         return self._available
 
     def _held_devices(
         self, servers: Set[str], taken: Set[str], held: Iterable[Mapping[str, Any]]
     ) -> dict[str, tuple[str, ...]]:
-        """Return the devices that generations on some servers hold, each for one server."""
+        """Return the devices that generations on ``servers`` hold, each for one server only."""
         owners: dict[str, str] = {}
         for record in held:
             for device in record["devices"] if record["server"] in servers else ():
@@ -192,35 +192,38 @@ class MachineAllocator:
             by_server[server] = (*by_server.get(server, ()), device)
         return by_server
 
-    def _take_cores(self, count: int) -> tuple[int, ...]:
+    def _assign_cores(self, count: int) -> tuple[int, ...]:
         total = len(self._cores)
         count = min(count, total)
         taken = tuple(sorted(self._cores[(self._next_core + n) % total] for n in range(count)))
         self._next_core = (self._next_core + count) % total
         return taken
 
-    def _take_devices(self, count: int, taken: set[str]) -> tuple[str, ...]:
+    def _assign_devices(self, count: int, taken: set[str]) -> tuple[str, ...]:
         if self._devices is not None:
             return tuple(name for name in self._devices if name not in taken)[:count]
         free: list[str] = []
         while len(free) < count:
-            name = str(self._lowest)
-            self._lowest += 1
+            name = str(self._next_fake)
+            self._next_fake += 1
             if name not in taken:
                 free.append(name)
         return tuple(free)
 
     def slice_of(self, cores: Sequence[int]) -> str | None:
-        """Return the only server that has all these cores; None if none or several do."""
+        """Return the server that has all these cores; None unless exactly one has."""
         matching = [name for name, (own, _) in self._slices.items() if own and {*cores} <= {*own}]
         return matching[0] if len(matching) == 1 else None
 
     def allocate(
         self, spec: GenerationSpec, held: Iterable[Mapping[str, Any]]
     ) -> tuple[ProcessAllocation, ...]:
-        """Allocate cores and devices to every process, or raise `PlacementError`."""
-        busy_cores: Counter[int] = Counter()
-        used: Counter[str] = Counter()
+        """Allocate cores and devices to every process, or raise `PlacementError`.
+
+        ``held`` has the `ProcessAllocation.record` of running processes.
+        """
+        busy_cores: Counter[int] = Counter()  # number of processes on each core
+        used: Counter[str] = Counter()  # thousandths of each device
         for record in held:
             busy_cores.update(record["cores"])
             used.update(record["devices"])
@@ -234,6 +237,7 @@ class MachineAllocator:
             devices = self._devices_for(process.server, demand, used, assigned.get(process.server))
             used.update(devices)
             own = self._slices[process.server][1]
+            # On a machine without GPUs, jobs of servers without GPUs see no variable at all.
             visible = tuple(devices) if own or self._devices is not None else None
             allocations.append(
                 ProcessAllocation(process, cores, devices, visible, demand.get("memory", 0))
@@ -245,6 +249,7 @@ class MachineAllocator:
         count = -(-amount // MILLI)
         if not own or not count:
             return own
+        # Cores may be shared, so prefer those with the fewest processes.
         chosen = tuple(sorted(sorted(own, key=lambda core: (busy[core], core))[:count]))
         busy.update(chosen)
         return chosen
@@ -254,24 +259,25 @@ class MachineAllocator:
         server: str,
         demand: Mapping[str, int],
         used: Counter[str],
-        given: list[str] | None,
+        assigned: list[str] | None,
     ) -> dict[str, int]:
+        """Return thousandths of devices for a process; remove them from ``assigned`` if given."""
         amount = whole_parts(gpu_millis(demand))
         whole, fraction = divmod(amount, MILLI)
         if not amount:
             return {}
-        if given is not None:
+        if assigned is not None:
             count = whole + bool(fraction)
-            if len(given) < count:
+            if len(assigned) < count:
                 raise PlacementError(f"{server} got fewer devices than its processes need")
-            chosen, given[:] = given[:count], given[count:]
+            chosen, assigned[:] = assigned[:count], assigned[count:]
             return dict.fromkeys(chosen, MILLI)
         own = self._slices[server][1]
         free = [name for name in own if not used[name]]
         if len(free) < whole:
             raise PlacementError(
                 f"{server} has {len(own)} GPUs on this machine, {len(free)} of them free, and a "
-                f"process asks for {amount / MILLI:g}"
+                f"process requests {amount / MILLI:g}"
             )
         chosen_devices = dict.fromkeys(free[:whole], MILLI)
         if fraction:

@@ -1,11 +1,15 @@
 """Code that runs on the nodes: one actor per process, and cleanup after an actor died.
 
-It is sent by value, together with the supervisor's sources (bundle), so nodes need only Ray. It
-uses only the standard library and Ray's runtime context.
+The module is sent by value, together with the supervisor's sources (the bundle), so nodes need only
+Ray. It uses only the standard library and Ray's runtime context.
 
 An actor starts its process at most once, on `go`, which creates the directory of the process. When
 the actor ends, its process ends too, because the pipe to its supervisor (the lifeline) closes.
-`clean_up_dead_actor` runs on the node as a task, waits for that end and returns the result.
+`clean_up_dead_actor` then runs on the node as a task. It waits for the end of the process, and
+returns the result.
+
+``place`` has the node's directory (``root``), the ``digest`` and ``bundle`` of the sources, and the
+actor's name (``key``).
 """
 
 from __future__ import annotations
@@ -24,13 +28,14 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any
 
-IDLE_TIMEOUT_SECONDS = 180.0  # of an actor without `go`, so that unused ones end
+IDLE_TIMEOUT_SECONDS = 180.0  # an actor that gets no `go` ends after it
 POLL_SECONDS = 0.1  # seconds between polls of a supervisor's state
 CLAIM_TIMEOUT_SECONDS = 60.0  # maximum seconds for a supervisor to start
-IDLE = "idle"  # version that is reported before `go`
-DAMAGED = "damaged"  # version that is reported if the state of a process can't be read
+IDLE = "idle"  # version of the state before `go`
+DAMAGED = "damaged"  # version of a state that can't be read
 
-PORTS = range(20_000, 32_000)
+PORTS = range(20_000, 32_000)  # below Linux's ephemeral range
+_PORT_ATTEMPTS = 200
 LOG_CHUNK_BYTES = 256 << 10
 _MAX_PROGRESS_BYTES = 65_536  # a file with more is invalid, see `TrackedGeneration`
 
@@ -89,13 +94,13 @@ class ProcessActor:
             if not self._go_received:
                 os._exit(0)
 
-    def prepared(
+    def prepare(
         self, base: str, token: str, folders: list[str], gpus: bool, inherit: list[str]
     ) -> dict[str, Any]:
-        """Check and create directories, and return the node's address, environment, GPUs and port.
+        """Check and create directories; return the node's address, environment, GPUs and port.
 
-        Returns ``error`` instead if a directory isn't usable. If all nodes share the directory
-        ``base``, its file ``.shadowprice-id`` has the content ``token``.
+        Returns ``error`` instead if a directory isn't usable. ``base`` is the directory that all
+        nodes must share; its file ``.shadowprice-id`` must have the content ``token``.
         """
         import ray  # noqa: PLC0415  # the node's version
 
@@ -179,39 +184,39 @@ class ProcessActor:
             if status["version"] != version or time.monotonic() > until:
                 return status
             if self._is_abandoned(status):
-                os._exit(1)  # `clean_up_dead_actor` cleans up and returns the result
+                os._exit(1)  # then the controller calls `clean_up_dead_actor`
             time.sleep(POLL_SECONDS)
 
-    def _is_abandoned(self, found: dict[str, Any]) -> bool:
+    def _is_abandoned(self, status: dict[str, Any]) -> bool:
         """Return whether the supervisor died without a result, or didn't start in time."""
         generation = _generation_module()
         phases = {generation.Phase.LAUNCHING, generation.Phase.RUNNING}
         if time.monotonic() > self._claim_deadline:
             phases.add(generation.Phase.ACCEPTED)
-        damaged = found["version"] == DAMAGED
-        if not damaged and (found["state"] is None or found["state"]["phase"] not in phases):
+        damaged = status["version"] == DAMAGED
+        if not damaged and (status["state"] is None or status["state"]["phase"] not in phases):
             return False
         with self._lock:  # excludes a concurrent start
             lock = self._generation().try_lock()
             if lock is None:
                 return False
             lock.release()
-            again = self.look()  # it may have ended since ``found`` was read
+            again = self.look()  # it may have ended since ``status`` was read
         if damaged:
             return bool(again["version"] == DAMAGED)
         return again["state"] is not None and again["state"]["phase"] in phases
 
     def stop(self, command: int, grace: float) -> None:
-        """Store a stop command; SIGTERM follows, and SIGKILL after the grace period."""
+        """Store a stop command, and make the supervisor apply it."""
         record = self._generation()
         record.request_stop(command, max(0.0, grace), time.time())
-        # A job may have sent SIGSTOP to the supervisor.
+        # SIGCONT too, because a job may have sent SIGSTOP to the supervisor.
         _children_module().signal_supervisor(record.state(), signal.SIGTERM, signal.SIGCONT)
 
     def logs(
         self, process: str, start: int | None, max_bytes: int, complete: bool
     ) -> list[Any] | None:
-        """Return a piece of the log as `generations.logs.read` does; None if it is unknown."""
+        """Return the result of `generations.logs.read`; None if the process has no log."""
         from shadowprice.executors.generations import logs  # noqa: PLC0415  # from the bundle
 
         if not self._path.is_dir() or process not in logs.names(self._path / "logs"):
@@ -227,11 +232,11 @@ class ProcessActor:
         return read_segment_chunk(str(self._path), name, offset)
 
     def retire(self) -> None:
-        """Remove the files of the ended process."""
+        """Remove the files of the ended process, once its supervisor has exited."""
         until = time.monotonic() + CLAIM_TIMEOUT_SECONDS
         while self._path.is_dir() and time.monotonic() < until:
             lock = self._generation().try_lock()
-            if lock is not None:  # the supervisor has exited
+            if lock is not None:
                 lock.release()
                 break
             time.sleep(0.01)
@@ -263,7 +268,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
     generation, children = _generation_module(), _children_module()
     path = Path(place["root"]) / "parts" / place["key"]
     if not (path / "state").exists():
-        shutil.rmtree(path, ignore_errors=True)  # of a `go` that was interrupted
+        shutil.rmtree(path, ignore_errors=True)  # an interrupted `go` may have created it
         return {"known": False, "cleared": True, "state": None}
     record = generation.GenerationDirectory(path)
     until = time.monotonic() + patience
@@ -280,7 +285,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
         phase = state["phase"]
         remaining = children.find_by_execution_id(place["key"])
         is_over = phase in generation.TERMINAL_PHASES or state.get("boot") != generation.boot_id()
-        if not is_over:  # otherwise its pids may belong to other processes
+        if not is_over:  # otherwise other processes may have its pids
             remaining |= children.find_by_sessions(state.get("processes", {}).values())
         if remaining:
             for process in remaining:
@@ -305,7 +310,7 @@ def remove(paths: list[str]) -> None:
 
 def _free_port() -> int:
     draw = SystemRandom()
-    for _ in range(200):
+    for _ in range(_PORT_ATTEMPTS):
         port = draw.choice(PORTS)
         with socket.socket() as probe:
             try:
@@ -324,6 +329,6 @@ def _read_progress_file(path: Path) -> tuple[list[Any] | None, str]:
         content, status = disk.read_untrusted(path, _MAX_PROGRESS_BYTES + 1)
     except (OSError, ValueError):
         return None, ""
-    # A file that is written in place can be read in between, within one tick of its clock.
+    # Not only the time: within one clock tick, a file may be read half-written and then grow.
     version = f"{status.st_mtime_ns}.{status.st_ino}.{status.st_size}"
     return [content.decode("utf-8", "surrogateescape"), status.st_mtime], version

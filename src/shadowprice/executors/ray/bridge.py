@@ -1,9 +1,9 @@
 """The process that talks to Ray: ``python -m shadowprice.executors.ray.bridge``.
 
-A Ray driver ends with the raylet or the head that it is connected to, and installs its own signal
-handlers. So the service isn't a driver itself. Requests are lines of JSON, ``{"id", "do", ...}``.
-Responses come in any order, as ``{"id", "is"}`` or ``{"id", "error"}``. Lines ``{"event", ...}``
-are events. The process exits when its input ends.
+A Ray driver exits if its raylet or head fails, and it installs its own signal handlers. So the
+service isn't a driver itself. Requests are lines of JSON, ``{"id", "do", ...}``. Responses come in
+any order, as ``{"id", "is"}`` or ``{"id", "error", "kind"}``. Lines ``{"event", ...}`` are events.
+The process exits when its input ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shadowprice.executors.ray import agent
 
 THREADS: Final = 32
-SLOW_THREADS: Final = 256  # for requests that may wait for a minute, so that others never do
+SLOW_THREADS: Final = 256  # for requests that may take a minute; other requests don't wait for them
 
 _SLOW_REQUESTS: Final = frozenset({"create", "clear", "collect"})
 _SLOW_METHODS: Final = frozenset({"go", "retire"})
@@ -39,7 +39,7 @@ _SLOW_METHODS: Final = frozenset({"go", "retire"})
 LONG_POLL_SECONDS: Final = 20.0  # timeout in seconds of an actor's long poll
 CALL_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds of a call to an actor
 
-_ACTOR_CONCURRENCY: Final = 8
+_ACTOR_CONCURRENCY: Final = 8  # an actor's concurrent calls, of which a long poll is one
 
 
 class ActorGoneError(Exception):
@@ -54,9 +54,9 @@ class Bridge:
         self._namespace = ""
         self._place: dict[str, Any] = {}
         self._actors: dict[str, Any] = {}
-        self._following: queue.Queue[tuple[str, str]] = queue.Queue()
-        self._polls: dict[str, Any] = {}
-        self._looking = threading.Lock()
+        self._following: queue.Queue[tuple[str, str]] = queue.Queue()  # actor, last known version
+        self._polls: dict[str, Any] = {}  # pending progress polls by actor
+        self._polling_progress = threading.Lock()
 
     def answer(self, request: dict[str, Any]) -> None:
         """Execute a request and send its response."""
@@ -64,7 +64,7 @@ class Bridge:
         try:
             result = getattr(self, f"do_{request.pop('do')}")(**request)
         except Exception as error:
-            response = {"id": number, "error": _message_of(error), "kind": type(error).__name__}
+            response = {"id": number, "error": _error_message(error), "kind": type(error).__name__}
             self._send(response)
         else:
             self._send({"id": number, "is": result})
@@ -100,7 +100,7 @@ class Bridge:
         prepare: Mapping[str, Any],
         patience: float,
     ) -> dict[str, Any]:
-        """Create an actor on a node; return the result of its `prepared`, or ``error``."""
+        """Create an actor on a node; return the result of its `prepare`, or ``error``."""
         actor = (
             ray.remote(agent.ProcessActor)
             .options(
@@ -117,11 +117,11 @@ class Bridge:
         )
         self._actors[name] = actor
         try:
-            properties = ray.get(actor.prepared.remote(**prepare), timeout=patience)
+            properties = ray.get(actor.prepare.remote(**prepare), timeout=patience)
         except GetTimeoutError:
             properties = {"error": f"Ray scheduled no actor within {patience:g} s"}
         except RayActorError as error:
-            properties = {"error": f"Ray scheduled no actor: {_message_of(error)}"}
+            properties = {"error": f"Ray scheduled no actor: {_error_message(error)}"}
         if "error" in properties:
             self.do_kill(name)
         return cast("dict[str, Any]", properties)
@@ -131,7 +131,7 @@ class Bridge:
             try:
                 self._actors[name] = ray.get_actor(name, namespace=self._namespace)
             except ValueError as error:
-                raise ActorGoneError(_message_of(error)) from error
+                raise ActorGoneError(_error_message(error)) from error
         return self._actors[name]
 
     def do_call(self, name: str, method: str, arguments: Sequence[Any]) -> Any:
@@ -142,7 +142,7 @@ class Bridge:
         except ActorUnavailableError:  # it may still exist
             raise
         except RayActorError as error:
-            raise ActorGoneError(_message_of(error)) from error
+            raise ActorGoneError(_error_message(error)) from error
 
     def do_find(self, name: str) -> bool:
         """Return whether an actor of this name exists; if so, start to follow it."""
@@ -155,12 +155,12 @@ class Bridge:
 
     def do_progress(self, names: list[str], timeout: float) -> dict[str, list[Any] | None]:
         """Return current progress of the processes whose actors respond in time."""
-        if not self._looking.acquire(blocking=False):
-            return {}  # Ray is blocked; let only one thread wait
+        if not self._polling_progress.acquire(blocking=False):
+            return {}  # the last poll still waits for Ray, and more threads must not
         try:
             return self._poll_progress(names, timeout)
         finally:
-            self._looking.release()
+            self._polling_progress.release()
 
     def _poll_progress(self, names: list[str], timeout: float) -> dict[str, list[Any] | None]:
         if self._polls:  # drop late responses, which are outdated
@@ -172,7 +172,7 @@ class Bridge:
             }
         for name in names:
             actor = self._actors.get(name)
-            if actor is not None and name not in self._polls:  # one request to a stuck actor
+            if actor is not None and name not in self._polls:  # one at a time to a stuck actor
                 self._polls[name] = actor.look.remote()
         requests = {self._polls[name]: name for name in names if name in self._polls}
         if not requests:
@@ -182,18 +182,18 @@ class Bridge:
         for reference in ready:
             name = requests[reference]
             del self._polls[name]
-            with contextlib.suppress(RayError):  # its actor ended: `_follow` reports that
+            with contextlib.suppress(RayError):  # its actor ended, and `_follow` reports that
                 progress[name] = ray.get(reference)["progress"]
         return progress
 
     def do_kill(self, name: str) -> None:
-        """Kill an actor, and so its process."""
+        """Kill an actor; its process ends with it, because its lifeline closes."""
         with contextlib.suppress(ActorGoneError, RayActorError):
             ray.kill(self._actor(name))
         self._actors.pop(name, None)
 
     def do_collect(self, name: str, into: str) -> str:
-        """Copy the log of an ended process to this machine; return why it is lost, if it is."""
+        """Copy the log of an ended process to this machine; return why it is lost, or nothing."""
         return self._copy_log(
             Path(into),
             lambda: self.do_call(name, "segments", ()),
@@ -204,7 +204,7 @@ class Bridge:
     def _copy_log(
         into: Path, sizes: Callable[[], dict[str, int]], read: Callable[[str, int], str]
     ) -> str:
-        """Copy a log; return why it is lost if a disk fails: a generation must still end."""
+        """Copy a log; return an error of a disk, because the generation must end nevertheless."""
         try:
             for name, size in sizes().items():
                 path = into / Path(name).name
@@ -215,15 +215,15 @@ class Bridge:
                         if not content:
                             break
                         stream.write(content)
-        except (TimeoutError, ConnectionError):  # of Ray
+        except (TimeoutError, ConnectionError):  # of Ray, so the caller retries
             raise
         except OSError as error:
-            return _message_of(error)
+            return _error_message(error)
         return ""
 
     # ---------------------------------------------------------------- dead actors
 
-    def _on(self, node: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _run_on_node(self, node: str, function: Callable[..., Any], *arguments: Any) -> Any:
         task = ray.remote(function).options(
             num_cpus=0,
             max_retries=0,
@@ -234,16 +234,19 @@ class Bridge:
     def do_clear(self, name: str, node: str, into: str) -> dict[str, Any]:
         """Clean up after a dead actor on its node; move its log if ``into`` is given."""
         place = {**self._place, "key": name}
-        result = {**self._on(node, agent.clean_up_dead_actor, place, 20.0), "log_error": ""}
+        result = {
+            **self._run_on_node(node, agent.clean_up_dead_actor, place, 20.0),
+            "log_error": "",
+        }
         if result["known"] and result["cleared"]:
             path = f"{self._place['root']}/parts/{name}"
             if into:
                 result["log_error"] = self._copy_log(
                     Path(into),
-                    partial(self._on, node, agent.list_log_segments, path),
-                    partial(self._on, node, agent.read_segment_chunk, path),
+                    partial(self._run_on_node, node, agent.list_log_segments, path),
+                    partial(self._run_on_node, node, agent.read_segment_chunk, path),
                 )
-            self._on(node, agent.remove, [path])
+            self._run_on_node(node, agent.remove, [path])
         return result
 
     # ---------------------------------------------------------------- following
@@ -252,14 +255,14 @@ class Bridge:
         try:
             self._follow()
         except Exception as error:  # the service replaces a bridge that exits
-            exit_process(f"lost contact with Ray: {_message_of(error)}")
+            exit_process(f"lost contact with Ray: {_error_message(error)}")
 
     def _follow(self) -> None:
         """Long-poll the followed actors, and emit their changes and ends."""
         waiting: dict[Any, tuple[str, str]] = {}
         while True:
             with contextlib.suppress(queue.Empty):
-                while True:
+                while True:  # take all that are queued; wait only if no poll is pending
                     name, version = self._following.get(timeout=0.0 if waiting else 3600.0)
                     followed = {other for other, _ in waiting.values()}
                     if name in self._actors and name not in followed:
@@ -272,11 +275,11 @@ class Bridge:
                 name, version = waiting.pop(reference)
                 try:
                     status = ray.get(reference)
-                except ActorUnavailableError:
+                except ActorUnavailableError:  # temporary
                     threading.Timer(1.0, self._following.put, ((name, version),)).start()
                 except Exception as error:
                     self._actors.pop(name, None)
-                    self._send({"event": "gone", "name": name, "why": _message_of(error)})
+                    self._send({"event": "gone", "name": name, "why": _error_message(error)})
                 else:
                     if status["version"] != version:
                         self._send({"event": "news", "name": name, "news": status})
@@ -286,14 +289,14 @@ class Bridge:
 
 
 def _stop_error_polling() -> None:
-    """Stop the driver's thread for remote errors: it takes a core while the head is away."""
+    """Stop the driver's thread for remote errors, which occupies a core while the head is away."""
     worker = getattr(ray._private.worker, "global_worker", None)
     stopped = getattr(worker, "threads_stopped", None)
     if stopped is not None:
         stopped.set()
 
 
-def _message_of(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     """Return an error's message, in one line."""
     details = getattr(error, "details", None)
     if callable(details):  # gRPC errors are a page long as text
@@ -302,9 +305,9 @@ def _message_of(error: BaseException) -> str:
     return " ".join(lines[:6])[:500] or type(error).__name__
 
 
-def exit_process(why: str) -> None:
+def exit_process(reason: str) -> None:
     """Exit despite running threads; the service starts another bridge."""
-    sys.stderr.write(why + "\n")
+    sys.stderr.write(reason + "\n")
     sys.stderr.flush()
     os._exit(1)
 
@@ -320,15 +323,15 @@ def dispatch(lines: Iterable[str], answer: Callable[[dict[str, Any]], None]) -> 
 
 def main() -> None:
     """Handle requests from standard input until it ends."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # Ray's prints must not mix with responses
     writing = threading.Lock()
 
     def send(value: dict[str, Any]) -> None:
         line = json.dumps(value)
         with writing:
-            answers.write(line + "\n")
-            answers.flush()
+            output.write(line + "\n")
+            output.flush()
 
     dispatch(sys.stdin, Bridge(send).answer)
     os._exit(0)  # pending requests have no receiver

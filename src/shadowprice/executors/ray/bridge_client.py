@@ -1,4 +1,4 @@
-"""The service's end of the connection to the bridge process, and what it needs without Ray."""
+"""Client of the bridge process, and functions of the Ray executor that need no Ray library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any, Final
 from shadowprice.executors.contract import ExecutorError
 
 _ROOT: Final = "shadowprice"
-_MODULES: Final = (
+_MODULES: Final = (  # the supervisor and its imports
     "executors/supervision/agent.py",
     "executors/supervision/cgroups.py",
     "executors/supervision/children.py",
@@ -41,7 +41,7 @@ MAX_RESPONSE_BYTES: Final = 32 << 20  # maximum bytes of a response
 @cache
 def source_files() -> dict[str, str]:
     """Return the files that a node needs, by path; they import only the standard library."""
-    # Empty, because the real ones may import modules that the nodes lack.
+    # Packages are empty, because their own files may import modules that the nodes lack.
     texts = {f"{_ROOT}/{package}__init__.py": "" for package in _PACKAGES}
     root = files(_ROOT)
     for module in _MODULES:
@@ -51,7 +51,7 @@ def source_files() -> dict[str, str]:
 
 @cache
 def bundle_digest() -> str:
-    """Return the digest of the bundle."""
+    """Return a digest of `source_files`."""
     content = "\0".join(f"{path}\0{text}" for path, text in sorted(source_files().items()))
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
@@ -70,7 +70,7 @@ def parse_endpoint(address: str) -> tuple[str, int] | None:
 
 
 def probe(address: str) -> str:
-    """Return why connecting to an address fails, without a minute of Ray's retries; else empty."""
+    """Return why an address can't be reached, else an empty text; Ray would retry for a minute."""
     target = parse_endpoint(address)
     if target is None:
         return ""
@@ -84,7 +84,7 @@ def probe(address: str) -> str:
 
 
 def last_head_address() -> str:
-    """Return the address of this machine's last cluster, which may have crashed, or nothing."""
+    """Return the address of this machine's last cluster, which may have crashed; else empty."""
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # Ray's own rule
     try:
         return Path(folder, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
@@ -93,11 +93,11 @@ def last_head_address() -> str:
 
 
 class BridgeClient:
-    """A connection to a running bridge; ``event`` receives each event."""
+    """A bridge process and its connection; ``on_event`` receives each event, ``log`` its stderr."""
 
-    def __init__(self, log: Path, event: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, log: Path, on_event: Callable[[dict[str, Any]], None]) -> None:
         self._log = log
-        self._event = event
+        self._on_event = on_event
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._numbers = itertools.count(1)
@@ -131,7 +131,7 @@ class BridgeClient:
             while line := await process.stdout.readline():
                 message = json.loads(line)
                 if "event" in message:
-                    self._event(message)
+                    self._on_event(message)
                     continue
                 future = self._pending.pop(message["id"], None)
                 if future is None or future.done():
@@ -148,17 +148,17 @@ class BridgeClient:
                     future.set_exception(BridgeError("the connection to Ray was lost", "Closed"))
             self._pending.clear()
 
-    async def call(self, what: str, limit: float | None = None, **more: Any) -> Any:
-        """Send a request, and return its result or raise `BridgeError` after ``limit`` seconds."""
+    async def call(self, operation: str, limit: float | None = None, **arguments: Any) -> Any:
+        """Send a request and return its result; raise `BridgeError` after ``limit`` seconds."""
         if not self.is_running or self._process is None or self._process.stdin is None:
             raise BridgeError("not connected to Ray", "Closed")
         number = next(self._numbers)
         future = self._pending[number] = asyncio.get_running_loop().create_future()
-        request = json.dumps({"id": number, "do": what, **more})
+        request = json.dumps({"id": number, "do": operation, **arguments})
         try:
             self._process.stdin.write(request.encode() + b"\n")
             await self._process.stdin.drain()
-            async with asyncio.timeout(limit):  # wait_for can swallow a cancellation
+            async with asyncio.timeout(limit):  # `wait_for` can swallow a cancellation
                 return await future
         except TimeoutError:
             raise BridgeError(f"no answer within {limit:g} s", "Timeout") from None

@@ -2,9 +2,9 @@
 
     accepted -> launching -> running -> ended
 
-``launching`` is durable here before any actor is created, and an actor starts its process only on
-`go`, once. So from ``launching`` on, a restarted service starts no process: it re-adopts running
-ones and ends actors that never got `go`.
+The service stores ``launching`` before it creates any actor. An actor starts its process only once,
+when it receives `go`. So a restarted service starts no process of a generation from ``launching``
+on: it re-adopts running processes, and ends actors that never received `go`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class RayGenerationController:
     def __init__(self, session: RaySession, entry: RayGeneration) -> None:
         self._session = session
         self._entry = entry
-        self._failure: BaseException | None = None
+        self._failure: BaseException | None = None  # unexpected, of a task that runs `_attach`
         self._logged_error = ""
 
     async def attempt(self) -> bool:
         """Attempt to drive it from its current phase to its end; return whether it has ended."""
         entry = self._entry
         try:
-            await asyncio.to_thread(entry.read)  # an interrupted attempt may have changed it
+            await asyncio.to_thread(entry.read)  # a previous attempt may have changed it
             await self._run()
             await self._session.refresh(entry)
         except (BridgeError, OSError) as error:
@@ -67,9 +67,9 @@ class RayGenerationController:
             return
         if entry.phase == Phase.ACCEPTED and not await self._launch():
             return
-        if entry.lock is None:
+        if entry.lock is None:  # the previous service launched it
             entry.lock = entry.generation.try_lock()
-        if entry.state.get("ending"):
+        if entry.state.get("ending"):  # the result is stored, see `_finish`
             await self._release_actors()
             return
         while any(part.end is None for part in entry.parts.values()):
@@ -93,10 +93,10 @@ class RayGenerationController:
             self._failure = task.exception()
             self._entry.changed.set()
 
-    async def _request(self, what: str, **more: Any) -> Any:
+    async def _request(self, operation: str, **arguments: Any) -> Any:
         # Ray may take ``patience`` seconds to create an actor.
-        timeout = BRIDGE_CALL_TIMEOUT_SECONDS + more.get("patience", 0.0)
-        return await self._session.link.call(what, timeout, **more)
+        timeout = BRIDGE_CALL_TIMEOUT_SECONDS + arguments.get("patience", 0.0)
+        return await self._session.link.call(operation, timeout, **arguments)
 
     def _write(self, **change: Any) -> None:
         generation = self._entry.generation
@@ -108,7 +108,7 @@ class RayGenerationController:
         """Create the actors and start the processes; return whether that succeeded."""
         entry, session = self._entry, self._session
         lock = await asyncio.to_thread(entry.generation.claim, own_identity())
-        if lock is None:
+        if lock is None:  # it was stopped, and `claim` refused it
             return False
         entry.lock = lock
         spec = GenerationSpec.from_record(entry.generation.plan()["spec"])
@@ -118,10 +118,10 @@ class RayGenerationController:
         folders = [checkpoints, *([] if spec.program.directory else [work])]
         processes = {item.name: item for item in list_processes(spec)}
         parts = list(entry.parts.values())
-        properties = await asyncio.gather(
+        nodes = await asyncio.gather(
             *(self._prepare(part, spec, processes[part.process], folders) for part in parts)
         )
-        errors = [item["error"] for item in properties if "error" in item]
+        errors = [node["error"] for node in nodes if "error" in node]
         await asyncio.to_thread(entry.read)
         if entry.stop_ordered:
             errors.append("it was stopped before it started")
@@ -130,9 +130,9 @@ class RayGenerationController:
             await asyncio.to_thread(self._write, phase=Phase.REFUSED, reason=errors[0])
             entry.unlock()
             return False
-        master = (properties[0]["address"], properties[0]["port"])
+        master = (nodes[0]["address"], nodes[0]["port"])  # of worker 0
 
-        async def go(part: RayProcess, place: dict[str, Any]) -> None:
+        async def go(part: RayProcess, node: dict[str, Any]) -> None:
             plan = build_process_plan(
                 spec,
                 processes[part.process],
@@ -140,8 +140,8 @@ class RayGenerationController:
                 master=master,
                 checkpoints=checkpoints,
                 work=work,
-                inherited=place["environment"],
-                gpus=place["gpus"],
+                inherited=node["environment"],
+                gpus=node["gpus"],
                 log_bytes=session.settings.log_bytes,
                 limit_memory=session.settings.memory == "rlimit",
             )
@@ -154,7 +154,7 @@ class RayGenerationController:
             else:
                 part.start_error = response.get("error", "")
 
-        await asyncio.gather(*(go(*item) for item in zip(parts, properties, strict=True)))
+        await asyncio.gather(*(go(*item) for item in zip(parts, nodes, strict=True)))
         await asyncio.to_thread(self._write, phase=Phase.RUNNING, started=time.time())
         return True
 
@@ -198,16 +198,16 @@ class RayGenerationController:
     # ---------------------------------------------------------------- following
 
     async def _attach(self, part: RayProcess) -> None:
-        """Find and follow a process's actor; without one, find out how the process ended."""
+        """Follow a process's actor; if the actor has ended, find out how the process ended."""
         try:
             if part.gone_since is None:
                 # Set first, because a `gone` event may arrive together with a response.
                 part.attached, part.delivered = True, 0
                 if await self._request("find", name=part.actor):
                     look = await self._request("call", name=part.actor, method="look", arguments=[])
-                    if look["version"] == IDLE:  # it must not start now
+                    if look["version"] == IDLE:  # a late `go` must not start it
                         await self._request("kill", name=part.actor)
-                        part.mark_lost(self._why_idle(part))
+                        part.mark_lost(self._idle_reason(part))
                     return
                 part.attached = False
             await self._clear(part)
@@ -220,7 +220,7 @@ class RayGenerationController:
             if part.end is not None or part.attached:
                 self._entry.changed.set()
 
-    def _why_idle(self, part: RayProcess) -> str:
+    def _idle_reason(self, part: RayProcess) -> str:
         if part.start_error:
             return f"{part.server} could not start {part.process}: {part.start_error}"
         if self._entry.phase == Phase.LAUNCHING:
@@ -228,7 +228,10 @@ class RayGenerationController:
         return f"{part.process} was never started on {part.server}"
 
     def _node_of(self, part: RayProcess) -> str:
-        """Return the id of the node with a process's files, empty while the node is away."""
+        """Return the id of the node with a process's files, empty while the node is away.
+
+        The id is a new one if the node's raylet was restarted.
+        """
         nodes = self._session.nodes
         if part.node in {node.id for node in nodes.values()}:
             return part.node
@@ -248,7 +251,7 @@ class RayGenerationController:
             )
 
     async def _clear(self, part: RayProcess) -> None:
-        """Find out how a process without an actor ended; lost if its node is silent too long."""
+        """Find out how a process without an actor ended, or mark it lost after ``lost_after``."""
         part.gone_since = part.gone_since or time.monotonic()
         session = self._session
         reason = f"the node {part.server} left the Ray cluster while {part.process} ran on it"
@@ -268,13 +271,13 @@ class RayGenerationController:
                 elif part.end is None:
                     part.mark_lost(f"{part.process} was never started on {part.server}")
                 return
-            if not result["known"] and node == part.node:
+            if not result["known"] and node == part.node:  # a restarted node may have lost files
                 part.mark_lost(
                     f"the actor of {part.process} ended on {part.server} before it started"
                 )
                 return
         if self._is_overdue(part):
-            await self._request("kill", name=part.actor)  # Ray must confirm that it is gone
+            await self._request("kill", name=part.actor)  # raises unless Ray confirms its end
             session.lost_actors[part.actor] = part.server
             part.mark_lost(reason)
 
@@ -289,7 +292,7 @@ class RayGenerationController:
         stop = await asyncio.to_thread(entry.generation.stop)
         if stop["command"]:
             command = int(stop["command"])
-            grace = stop["grace"]  # starts at delivery, which an outage of Ray may delay
+            grace = stop["grace"]  # in full from delivery, which an outage of Ray may delay
         else:
             if not entry.is_outcome_final:
                 return
@@ -318,14 +321,17 @@ class RayGenerationController:
                 logs = str(entry.generation.logs)
                 error = await self._request_or_remove(part, "collect", into=logs)
                 self._warn_of_lost_log(part, error)
-        ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
+        stop_ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
         result = outcome_from_exits(
-            entry.process_exits(), entry.workers, stop_ordered=ordered, tolerant=entry.tolerant
+            entry.process_exits(),
+            entry.workers,
+            stop_ordered=stop_ordered,
+            tolerant=entry.tolerant,
         )
-        decided = next(part for part in parts if part.process == result.process)
+        deciding = next(part for part in parts if part.process == result.process)
         change: dict[str, Any] = {
             **result.record(),
-            "tail": decided.state.get("tail", []),
+            "tail": deciding.state.get("tail", []),
             "forced": any(bool(part.state.get("forced")) for part in parts),
         }
         # Stored before the actors are released, because only they know how their processes ended.
@@ -333,10 +339,10 @@ class RayGenerationController:
         await asyncio.to_thread(self._write, **change)
         await self._release_actors()
 
-    async def _request_or_remove(self, part: RayProcess, what: str, **more: Any) -> Any:
-        """Send a request to an ended process's actor; if that has ended, remove the files."""
+    async def _request_or_remove(self, part: RayProcess, operation: str, **arguments: Any) -> Any:
+        """Send a request to an ended process's actor; if the actor has ended, remove the files."""
         try:
-            return await self._request(what, name=part.actor, **more)
+            return await self._request(operation, name=part.actor, **arguments)
         except BridgeError as error:
             if not error.is_actor_gone:
                 raise
@@ -356,7 +362,7 @@ class RayGenerationController:
         entry, generation = self._entry, self._entry.generation
         with contextlib.suppress(ValueError):
             await asyncio.to_thread(generation.state)
-            return  # it couldn't be read for a moment only
+            return  # the error was temporary
         entry.set_plan(await asyncio.to_thread(generation.plan))
         for part in entry.parts.values():
             await self._request("kill", name=part.actor)

@@ -43,8 +43,8 @@ log = logging.getLogger("shadowprice.executors")
 
 RESYNC_SECONDS: Final = 1.0  # seconds between resyncs of nodes and processes
 CONNECT_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds of Ray's connection setup
-PROGRESS_FETCH_TIMEOUT_SECONDS: Final = 0.4  # far below a slot, which waits for it
-BRIDGE_EXIT_TIMEOUT_SECONDS: Final = 10.0  # of the bridge of a killed service, for the lock
+PROGRESS_FETCH_TIMEOUT_SECONDS: Final = 0.4  # short, because the next slot's start waits for it
+BRIDGE_EXIT_TIMEOUT_SECONDS: Final = 10.0  # a killed service's bridge holds the lock until it exits
 
 
 class RayExecutor(DiskExecutor[RayGeneration]):
@@ -74,11 +74,12 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         self._health_error = ""
         self._duplicates: Set[str] = frozenset()  # names of several nodes in the last poll
         base = Path(settings.shared) if settings.shared else self.path
+        # Not its own `_poll`, which would wake the controller that refreshes a generation.
         self.session = RaySession(settings, base, self._background, super()._poll, self._new_link())
 
     @property
     def health_error(self) -> str | None:
-        """Why Ray can't be reached, or a background failure; see `ReportsHealth`."""
+        """Why Ray can't be reached, or a background task's failure; see `ReportsHealth`."""
         unreachable = f"Ray cannot be reached: {self._health_error}" if self._health_error else None
         return unreachable or super().health_error
 
@@ -90,7 +91,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             await asyncio.to_thread(self._open)
         except OSError as error:
             raise contract.ExecutorError(
-                f"{error.filename}: {error.strerror}; give another place"
+                f"{error.filename}: {error.strerror}; check that this user can write there"
             ) from error
         until = time.monotonic() + BRIDGE_EXIT_TIMEOUT_SECONDS
         while self._lock is None:
@@ -116,6 +117,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     def _open(self) -> None:
         self._open_store()
         make_private(self.session.base)
+        # Nodes recognize the shared directory by this file; see `ProcessActor.prepare`.
         mark = self.session.base / ".shadowprice-id"
         if not mark.exists():
             create_file(mark, secrets.token_hex(16).encode())
@@ -125,6 +127,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         return BridgeClient(self.path / "bridge.log", self._on_actor_event)
 
     async def _connect(self) -> None:
+        """Replace the bridge by one that is connected to Ray."""
         assert self._lock is not None
         await self.session.link.close()
         reason = await asyncio.to_thread(probe, self._address)
@@ -246,7 +249,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             )
         reports = []
         for entry in {id(entry): entry for entry in running.values()}.values():
-            async with entry.refreshing:  # an end is the last report
+            async with entry.refreshing:  # progress must not be reported after the end
                 for name in responses.keys() & entry.parts.keys():
                     entry.parts[name].responded = True
                     entry.on_progress_file(entry.parts[name], responses[name])
@@ -261,7 +264,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     async def _resync(self) -> None:
         try:
-            if not self.session.link.is_running:
+            if not self.session.link.is_running:  # nothing follows the actors any more
                 for entry in self._registry.entries.values():
                     for part in entry.parts.values():
                         part.attached = part.is_requesting = False
@@ -276,7 +279,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 log.warning("failed to reach Ray; retrying: %s", error)
             self._health_error = str(error)
             if self._uses_client:
-                # Unlike a driver, a client may outlive its connection.
+                # A Ray client doesn't end when its connection is lost, so the bridge is replaced.
                 await self.session.link.close()
         except (OSError, ValueError) as error:
             log.warning("failed to poll the nodes of Ray: %s", error)
@@ -300,7 +303,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         self._duplicates = names
 
     async def _clean_up_returned_nodes(self) -> None:
-        """Clean up lost processes on nodes that have returned."""
+        """Delete the files of lost processes on nodes that have returned."""
         session = self.session
         for actor, server in tuple(session.lost_actors.items()):
             node = session.nodes.get(server)
@@ -328,7 +331,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     async def _read_log(
         self, job: str, number: int, process: str, start: int | None, max_bytes: int
     ) -> contract.LogChunk:
-        """Return a chunk of a log, of a running process from its node."""
+        """Return a chunk of a log: from the node, unless the log was copied here."""
         entry = self._registry.entries.get((job, number))
         if entry is None or entry.is_finished:
             return await super()._read_log(job, number, process, start, max_bytes)
@@ -336,7 +339,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         part = next(
             (candidate for candidate in entry.parts.values() if candidate.process == process), None
         )
-        if part is not None and not part.on_node:  # its log was copied after its actor's end
+        if part is not None and not part.on_node:
             folder = entry.generation.logs
             return await asyncio.to_thread(
                 read_chunk, folder, number, process, start, max_bytes, complete=True

@@ -32,7 +32,7 @@ _IGNORED_PREFIXES: Final = ("node:", "object_store_memory", "accelerator_type:")
 _ACCELERATOR: Final = "ray.io/accelerator-type"
 _MAX_NAMES: Final = int(bounds.RESOURCES.maximum)  # of resources and of labels of a node
 
-_DATA_LIMIT: Final = 64 << 20
+_MIN_MEMORY_LIMIT_BYTES: Final = 64 << 20  # with a lower limit, programs can't start
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,10 @@ class RayNode:
 def list_nodes(
     records: Iterable[Mapping[str, Any]], known: Mapping[str, str]
 ) -> dict[str, RayNode]:
-    """Return the nodes with CPU or GPU by server name; of two with one name, the known one."""
+    """Return the nodes with CPU or GPU by server name.
+
+    ``known`` are ids of the last nodes, by server name. They win over other nodes with their name.
+    """
     nodes: dict[str, RayNode] = {}
     usable = _usable_nodes(records)
     usable.sort(key=lambda node: (known.get(node.server.name) != node.id, node.id))
@@ -63,21 +66,21 @@ def find_duplicate_names(records: Iterable[Mapping[str, Any]]) -> frozenset[str]
 
 
 def _usable_nodes(records: Iterable[Mapping[str, Any]]) -> list[RayNode]:
-    nodes = [_node(record) for record in records if record.get("Alive")]
+    nodes = [_parse_node(record) for record in records if record.get("Alive")]
     return [node for node in nodes if {"cpu", "gpu"} & node.server.capacity.keys()]
 
 
-def _name(record: Mapping[str, Any]) -> str:
+def _node_name(record: Mapping[str, Any]) -> str:
     return str(record.get("NodeName") or record["NodeManagerAddress"])[: int(bounds.NAME.maximum)]
 
 
-def _node(record: Mapping[str, Any]) -> RayNode:
+def _parse_node(record: Mapping[str, Any]) -> RayNode:
     capacity: dict[str, int] = {}
     for name, amount in list(record.get("Resources", {}).items())[:_MAX_NAMES]:
         if name.startswith(_IGNORED_PREFIXES):
             continue
         unit = 1 if name == "memory" else MILLI
-        # 1.001 * 1000 is less than 1001.
+        # Rounded first, because 1.001 * 1000 is less than 1001 in floating point.
         units = min(int(round(float(amount) * unit, 6)), int(bounds.MEMORY.maximum))
         if name == "memory":
             units = round_down_memory(units)
@@ -87,12 +90,12 @@ def _node(record: Mapping[str, Any]) -> RayNode:
     kind = labels.get(_ACCELERATOR)
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]
-    server = ServerInfo(_name(record), capacity, labels)
+    server = ServerInfo(_node_name(record), capacity, labels)
     return RayNode(str(record["NodeID"]), str(record["NodeManagerAddress"]), server)
 
 
 def actor_resources(amounts: Mapping[str, int], node: RayNode) -> dict[str, Any]:
-    """Return the actor options that request a process's resources, as far as Ray knows them."""
+    """Return the actor options that request those of a process's resources that Ray knows."""
     options: dict[str, Any] = {"num_cpus": amounts.get("cpu", 0) / MILLI}
     options["num_gpus"] = gpu_millis(amounts) / MILLI
     if amounts.get("memory"):
@@ -109,7 +112,10 @@ def actor_resources(amounts: Mapping[str, int], node: RayNode) -> dict[str, Any]
 def check_available(
     node: RayNode, wanted: Iterable[Mapping[str, int]], held: Iterable[Mapping[str, int]]
 ) -> None:
-    """Raise `PlacementError` if a node can't fit ``wanted`` and ``held``: Ray would wait for it."""
+    """Raise `PlacementError` if a node can't fit ``wanted`` besides ``held``.
+
+    Both are demands by process. Without this check, Ray would let the actors wait.
+    """
     name, capacity = node.server.name, node.server.capacity
     new, old = list(wanted), list(held)
     total, used = capacity.get("gpu", 0), sum(map(gpu_millis, old))
@@ -142,7 +148,10 @@ def check_available(
 def build_launch_plan(
     spec: GenerationSpec, nodes: Mapping[str, RayNode], held: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], str]:
-    """Return a generation's plan, or an empty plan and the reason why it is refused."""
+    """Return a generation's plan, or an empty plan and the reason why it is refused.
+
+    ``held`` are the allocations of running generations; see `GenerationRegistry.allocations`.
+    """
     held = list(held)
     processes = list_processes(spec)
     try:
@@ -193,10 +202,10 @@ def build_process_plan(
     log_bytes: int,
     limit_memory: bool,
 ) -> dict[str, Any]:
-    """Return the supervisor's plan for one process, which ``actor`` marks.
+    """Return the supervisor's plan for one process; its environment is marked with ``actor``.
 
-    ``master`` is the rendezvous address and port, on the node of worker 0. ``gpus`` were allocated
-    by Ray; None if the node has none.
+    ``master`` is the rendezvous address and port, on the node of worker 0. ``gpus`` are the devices
+    that Ray allocated; None if the node has none.
     """
     environment = inherited_environment(spec, inherited) | build_environment(
         spec,
@@ -217,7 +226,7 @@ def build_process_plan(
                 "environment": environment,
                 "directory": spec.program.directory or work,
                 "cores": [],
-                "memory": max(memory, _DATA_LIMIT) if memory and limit_memory else 0,
+                "memory": max(memory, _MIN_MEMORY_LIMIT_BYTES) if memory and limit_memory else 0,
                 "cgroup_memory": 0,
             }
         ],

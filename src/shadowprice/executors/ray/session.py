@@ -49,22 +49,22 @@ def read_settings(values: Mapping[str, str]) -> RaySettings:
 
 @dataclass
 class RayProcess:
-    """One process of a generation; ``node`` is the id of the node that it was started on."""
+    """One process of a generation."""
 
-    process: str
+    process: str  # such as ``worker-0``
     server: str
-    node: str
-    actor: str
+    node: str  # id of the Ray node that it was started on
+    actor: str  # name of its actor
     attached: bool = False  # whether the bridge follows its actor
     is_requesting: bool = False  # whether a request about it is pending
     gone_since: float | None = None  # monotonic time since which its actor hasn't been found
-    state: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)  # last known, of its supervisor
     delivered: int = 0  # the newest stop command that its actor received
     end: ProcessExit | None = None
     start_error: str = ""  # why its actor failed to start it
-    on_node: bool = True  # whether its log is still to be collected from its actor
-    reports: bool = False  # whether its progress file ever had content
-    progress: list[Any] = field(default_factory=list)  # the last content, and its time
+    on_node: bool = True  # whether its log and files are still on its node
+    reports: bool = False  # whether it ever had a progress file
+    progress: list[Any] = field(default_factory=list)  # last content and time of its progress file
     responded: bool = True  # whether its actor responded to the last progress poll
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -75,20 +75,20 @@ class RayProcess:
                 self.process, state, f"{self.process} was lost on {self.server}"
             )
 
-    def mark_lost(self, why: str) -> None:
+    def mark_lost(self, reason: str) -> None:
         """Record that it is lost, because its end can't be observed."""
-        self.end = ProcessExit(self.process, -1, 0.0, lost=why)
+        self.end = ProcessExit(self.process, -1, 0.0, lost=reason)
         self.on_node = False
 
 
 class RayGeneration(RemoteGeneration):
-    """One generation that isn't forgotten."""
+    """One generation on Ray, whose end isn't acknowledged."""
 
     def __init__(self, job: str, number: int, generation: GenerationDirectory) -> None:
         super().__init__(job, number, generation)
         self.parts: dict[str, RayProcess] = {}
-        self.lock: FileLock | None = None
-        self.latest: Progressed | None = None
+        self.lock: FileLock | None = None  # of its directory, held while its controller runs
+        self.latest: Progressed | None = None  # progress that `poll_progress` hasn't returned yet
 
     def set_plan(self, plan: dict[str, Any]) -> None:
         """Copy the executor's part of a plan; an empty plan changes nothing."""
@@ -114,7 +114,7 @@ class RayGeneration(RemoteGeneration):
 
     @property
     def is_stale(self) -> bool:
-        """Whether it reports by file, and its last poll failed."""
+        """Whether a process with a progress file didn't respond to the last poll."""
         return any(
             part.reports and part.end is None and not (part.attached and part.responded)
             for part in self.parts.values()
@@ -146,7 +146,7 @@ class RaySession:
     link: BridgeClient  # replaced when the bridge ended
     token: str = ""  # content of a file in ``base``, by which nodes recognize the directory
     nodes: dict[str, RayNode] = field(default_factory=dict)  # by server
-    lost_actors: dict[str, str] = field(default_factory=dict)  # by actor; its files remain
+    lost_actors: dict[str, str] = field(default_factory=dict)  # servers by actor whose files remain
 
     def folder(self, job: str) -> Path:
         """Return the job's directory on the shared file system."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def find_or_create(name: str, chosen: str = "") -> Path | None:
-    """Return the executor's group below ``chosen`` or the own one; None if not permitted."""
+    """Return group ``name`` in ``chosen`` or this process's group; None if that is impossible."""
     try:
         parent = Path(chosen) if chosen else _own_cgroup()
         if parent is None:
@@ -22,21 +22,21 @@ def find_or_create(name: str, chosen: str = "") -> Path | None:
         group.mkdir(exist_ok=True)
     except OSError:
         return None
-    return group if (group / "cgroup.kill").exists() else None
+    return group if (group / "cgroup.kill").exists() else None  # since Linux 5.14
 
 
 def _own_cgroup() -> Path | None:
     own = None
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         hierarchy, _, path = line.split(":", 2)
-        if hierarchy == "0":
+        if hierarchy == "0":  # version 2
             own = path
     if own is None:
         return None
     for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         before, _, after = line.partition(" - ")
         if after.split()[0] == "cgroup2":
-            return Path(before.split()[4]) / own.lstrip("/")
+            return Path(before.split()[4]) / own.lstrip("/")  # field 4 is the mount point
     return None
 
 
@@ -64,7 +64,7 @@ def join(group: Path) -> None:
     """Move this process into a group."""
     descriptor = os.open(group / "cgroup.procs", os.O_WRONLY)
     try:
-        os.write(descriptor, b"0")
+        os.write(descriptor, b"0")  # the kernel takes 0 as the writing process
     finally:
         os.close(descriptor)
 

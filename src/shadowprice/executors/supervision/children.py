@@ -66,7 +66,7 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
                 limit_memory()
             if user is not None:
                 become(user, plan["directory"])
-        except OSError as error:  # `Popen` would hide its reason
+        except OSError as error:  # `Popen` would only report that this function failed
             where = f"{error.filename}: " if error.filename else ""
             os.write(2, f"cannot prepare the process: {where}{error.strerror}\n".encode())
             os._exit(126)
@@ -76,15 +76,15 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
             os._exit(127)
 
     def limit_memory() -> None:
-        _, hard = resource.getrlimit(resource.RLIMIT_DATA)  # which only root may raise
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)  # only root may raise it
         limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
-    def become(who: Any, directory: str) -> None:
-        number, group, groups = who
+    def become(ids: Any, directory: str) -> None:
+        uid, gid, groups = ids
         os.setgroups(groups)
-        os.setresgid(group, group, group)
-        os.setresuid(number, number, number)
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)  # setuid programs can't raise privileges
         try:
             os.chdir(directory)  # checked with the job user's permissions
@@ -114,7 +114,10 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
 
 
 def spawn_supervisor(directory: Path, lifeline: int | None, *, detach: bool = False) -> int:
-    """Start a supervisor in a new session; return its pid. To ``detach``, it forks and exits."""
+    """Start a supervisor in a new session; return its pid.
+
+    If ``detach``, the started process forks the supervisor and exits.
+    """
     argv = [sys.executable, "-I", "-S", str(AGENT), str(directory)]
     output = str(directory / "supervisor.log")
     file_actions: list[tuple[Any, ...]] = [
@@ -125,7 +128,7 @@ def spawn_supervisor(directory: Path, lifeline: int | None, *, detach: bool = Fa
     if lifeline is not None:
         argv += ["3", "detach"] if detach else ["3"]
         file_actions.append((os.POSIX_SPAWN_DUP2, lifeline, 3))
-    inherited = ("LD_LIBRARY_PATH", "LANG")
+    inherited = ("LD_LIBRARY_PATH", "LANG")  # other variables may be secrets
     return os.posix_spawn(
         sys.executable,
         argv,
@@ -203,7 +206,7 @@ def descendants(root: int) -> dict[int, int]:
 
 
 def find_by_execution_id(execution: str) -> set[int]:
-    """Return the processes that have an execution's mark in their environment."""
+    """Return the processes whose environment has `EXECUTION_VARIABLE` with this value."""
     mark = f"{EXECUTION_VARIABLE}={execution}".encode()
     matching = set()
     for process, _, _ in processes():
@@ -216,8 +219,8 @@ def find_by_execution_id(execution: str) -> set[int]:
 def find_by_sessions(leaders: Iterable[tuple[int, int | None]]) -> set[int]:
     """Return the leaders, given by pid and start time, and the processes in their sessions.
 
-    Leaders that have ended count too: a pid isn't reused while its session has a process. A process
-    with the pid of a leader and another start time leads another session.
+    Sessions of ended leaders count too: a pid isn't reused while its session has a process. If the
+    start time of a leader's pid differs, the pid was reused, and that session has ended.
     """
     sessions = {
         leader
@@ -242,10 +245,10 @@ def read_environ(process: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def process_names(found: Iterable[int]) -> str:
+def process_names(pids: Iterable[int]) -> str:
     """Return the command names of processes. Arguments are omitted: they may contain secrets."""
     counts: dict[str, int] = {}
-    for process in found:
+    for process in pids:
         with contextlib.suppress(OSError):
             name = Path(f"/proc/{process}/comm").read_bytes().decode("utf-8", "replace").strip()
             counts[name] = counts.get(name, 0) + 1
@@ -254,7 +257,7 @@ def process_names(found: Iterable[int]) -> str:
 
 
 def _missing_interpreter(program: Path) -> str:
-    """Return why an existing file can't be run: the system lacks what should run it."""
+    """Return which interpreter or loader is missing to run an existing file."""
     with contextlib.suppress(OSError):
         with program.open("rb") as file:
             line = file.readline(256)
@@ -264,7 +267,7 @@ def _missing_interpreter(program: Path) -> str:
             if interpreter.endswith("\r"):
                 return "its lines end as on Windows; convert it: sed -i 's/\\r$//' FILE"
             return f"its first line names {interpreter!r}, which this machine doesn't have"
-    return "this machine lacks its loader; is it a program for this system?"
+    return "this machine lacks its loader; check that it is a program for this system"
 
 
 def spawn_error_message(error: Exception, plan: dict[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """The supervisor of one generation: starts, logs and ends its processes.
 
-It is a separate program, so that generations survive a restart of the service. It reads its plan
-from the generation's directory and writes its state there (`generation`). A line into the
-executor's named pipe, the bell, only notifies the executor of a change. On SIGTERM it reads stop
-commands from the directory. It exits when none of the generation's processes run. Standard library
+It is a separate program, so that generations survive a restart of the service. It reads the plan
+from the generation's directory and writes the state there (`generation`). To notify the executor of
+a change, it writes a line into the executor's named pipe, the bell. On SIGTERM it reads the stop
+command from the directory. It exits when none of the generation's processes run. Standard library
 only.
 """
 
@@ -33,13 +33,14 @@ from shadowprice.executors.generations.outcome import (
 )
 from shadowprice.executors.supervision import cgroups, children
 
-STRAY_GRACE: Final = 2.0  # for background processes that ended processes left behind, seconds
-MAX_OUTPUT_BYTES_PER_SECOND: Final = 8 << 20  # of a process; reading more is delayed
+STRAY_GRACE: Final = 2.0  # maximum grace period in seconds if only background processes are left
+MAX_OUTPUT_BYTES_PER_SECOND: Final = 8 << 20  # of a process; more isn't read before the next second
 
 _READ_BYTES: Final = 65_536
 _LIFELINE: Final = "lifeline"
+_WRITE_ATTEMPTS: Final = 60  # one per second
 _POLL_SECONDS: Final = 0.2  # seconds between checks for processes that should have ended
-_MIN_POLL_SECONDS: Final = 0.02  # minimum seconds between such checks, which applies after SIGKILL
+_MIN_POLL_SECONDS: Final = 0.02  # minimum seconds between these checks, used after SIGKILL
 
 _OUT_OF_MEMORY_STATUSES: Final = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
 """Wait statuses typical of a program whose allocations fail at its memory limit."""
@@ -71,18 +72,18 @@ class Supervisor:
         self._children: dict[str, _Child] = {}
         self._exits: list[tuple[str, int]] = []
         self._reported_exit_count = 0  # number of exits in the stored state
-        self._notes: dict[str, str] = {}
-        self._killed: set[str] = set()
+        self._notes: dict[str, str] = {}  # explanations of exits, by process
+        self._killed: set[str] = set()  # processes that died of `_enforce`
         self._forced = False
         self._stop_command = 0  # number of the stop command that was applied last
         self._stopped = False  # a stop command arrived before any process decided the result
         self._outside = False  # a signal without a command, or the lifeline, ended it
-        self._cut = False  # the closed lifeline ended the generation
-        self._exited_at = 0.0
+        self._cut = False  # the lifeline closed before any process exited
+        self._exited_at = 0.0  # time of the first exit, seconds since 1970
         self._helpers_deadline = 0.0  # monotonic; until then, helpers may end by themselves
         self._ending = False
-        self._deadline = float("inf")
-        self._second = 0.0
+        self._deadline = float("inf")  # monotonic end of the grace period
+        self._second = 0.0  # monotonic start of the second that limits output
         self._has_no_children = False  # if True, no descendants either: this is a subreaper
         self._tolerant = bool(self._plan["tolerates_workers"])
         cgroup = self._plan["cgroup"]
@@ -120,7 +121,7 @@ class Supervisor:
         for plan in self._plan["processes"]:
             log = LogWriter(self._generation.logs, plan["name"], limit, secrets)
             child = self._children[plan["name"]] = _Child(plan["name"], log, plan["memory"])
-            if not self._exits:  # if one can't be started, all end
+            if not self._exits:  # a failed start is an exit, which ends the generation
                 self._spawn(child, plan)
         state = self._generation.state()
         now = time.time()
@@ -148,11 +149,11 @@ class Supervisor:
     def _apply_stop_command(self) -> None:
         """Apply the stop command in the generation's directory, if there is a new one."""
         stop = self._generation.stop()
-        # Signals repeat, and the clock may be set meanwhile: the grace period has begun already.
+        # A repeated signal must not restart the grace period, as the clock may have been set.
         if stop["command"] == self._stop_command:
             return
         self._stop_command = stop["command"]
-        # The clock may jump after the command, so the grace period is an upper limit.
+        # If the clock was set back since, ``until`` is too late: wait at most the grace period.
         remaining = min(max(0.0, stop["until"] - time.time()), stop["grace"])
         if self._ending:
             self._deadline = min(self._deadline, time.monotonic() + remaining)
@@ -183,7 +184,7 @@ class Supervisor:
         """Return the generation's remaining processes with their process groups."""
         remaining = children.descendants(os.getpid())
         if self._cgroup is not None:
-            # A shell's SIGTERM trap may have started processes since, for example to save.
+            # A process may have been forked since, for example by a shell's SIGTERM trap.
             new = cgroups.list_processes(self._cgroup) - remaining.keys()
             remaining |= {process: children.process_group(process) for process in new}
         return remaining
@@ -191,6 +192,7 @@ class Supervisor:
     # ------------------------------------------------------------------ following
 
     def _wait(self) -> None:
+        """Wait for output, signals or the lifeline, up to the next time-dependent step."""
         now = time.monotonic()
         timeout: float | None = None
         if self._ending:
@@ -244,6 +246,7 @@ class Supervisor:
         return True
 
     def _next_second(self) -> None:
+        """Read again from processes that had reached the limit of output per second."""
         self._second = time.monotonic()
         for child in self._children.values():
             if child.taken >= MAX_OUTPUT_BYTES_PER_SECOND and child.pipe >= 0:
@@ -270,19 +273,19 @@ class Supervisor:
                 return
             child = own.get(process)
             if child is not None:
-                returned = os.waitstatus_to_exitcode(waited)
+                return_code = os.waitstatus_to_exitcode(waited)
                 assert child.process is not None
-                child.process.returncode = returned  # reaped here, so Popen must not wait
-                if self._forced and returned == -signal.SIGKILL:
+                child.process.returncode = return_code  # reaped here, so Popen must not wait
+                if self._forced and return_code == -signal.SIGKILL:
                     self._killed.add(child.name)
                 elif self._cgroup is not None and cgroups.was_oom_killed(self._cgroup / child.name):
                     self._notes[child.name] = "it used more memory than its job requests"
-                elif returned in _OUT_OF_MEMORY_STATUSES and child.memory and not self._ending:
+                elif return_code in _OUT_OF_MEMORY_STATUSES and child.memory and not self._ending:
                     self._notes[child.name] = (
                         f"its data memory is limited to {child.memory >> 20} MiB, the job's "
                         "request; this may be the cause"
                     )
-                self._on_exit(child, shell_exit_status(returned))
+                self._on_exit(child, shell_exit_status(return_code))
 
     def _on_exit(self, child: _Child, code: int) -> None:
         child.code = code
@@ -294,17 +297,17 @@ class Supervisor:
         if self._ending:
             return
         workers = self._workers()
-        # If only parameter servers run on this server, the supervisors of the workers decide.
-        over = (
+        # On Ray, a parameter server has its own supervisor. It only reports the exit.
+        is_decided = (
             has_outcome(self._exits, workers, tolerant=self._tolerant) if workers else self._exits
         )
-        if over and not (workers and self._waits_for_helpers(workers)):
+        if is_decided and not (workers and self._waits_for_helpers(workers)):
             others = any(child.code is None for child in self._children.values())
-            grace = self._plan["grace"]
+            grace = self._plan["grace"]  # others may still save a checkpoint
             self._end(grace if others else min(grace, STRAY_GRACE))
-        elif not over and len(self._exits) > self._reported_exit_count:
+        elif not is_decided and len(self._exits) > self._reported_exit_count:
             self._reported_exit_count = len(self._exits)
-            # They only explain why the job continues: a failed write must neither end nor delay it.
+            # Only informs people about a job that continues, so a failed write isn't retried.
             with contextlib.suppress(OSError, ValueError):
                 self._generation.write_state({**self._generation.state(), "exits": self._exits})
                 notify_executor(self._bell, self._generation.path)
@@ -312,16 +315,16 @@ class Supervisor:
     def _waits_for_helpers(self, workers: int) -> bool:
         """Return whether to wait for helpers of workers that exited 0; note those that remain.
 
-        A worker that daemonizes would count as done at once, with no explanation. Helpers that end
-        with their parent need a moment, so they get `_POLL_SECONDS`. Processes that remain are
-        noted and ended with the generation.
+        Helpers are processes that a worker started and left. If they end with the worker, they need
+        a moment, so they get `_POLL_SECONDS`. Later ones are ended with the generation. Their names
+        are noted, because otherwise nothing would explain the early end of a daemonized job.
         """
         if not all_succeeded(self._exits, workers, tolerant=self._tolerant):
             return False
         self._helpers_deadline = self._helpers_deadline or time.monotonic() + _POLL_SECONDS
         if self._has_no_children:
             return False
-        # A single check misses processes that are being forked; a child proves that some remain.
+        # There are children, although a list of processes may miss those that are being forked.
         if time.monotonic() < self._helpers_deadline:
             return True
         strays_by_name: dict[str, list[int]] = {}
@@ -407,12 +410,12 @@ class Supervisor:
 
     def _write_state(self, state: dict[str, Any]) -> None:
         """Store a state, with retries for a minute, and ring the bell."""
-        for attempt in range(60):
+        for attempt in range(_WRITE_ATTEMPTS):
             try:
                 self._generation.write_state(state)
                 break
             except OSError:
-                if attempt == 59:
+                if attempt == _WRITE_ATTEMPTS - 1:
                     raise
                 time.sleep(1.0)
         notify_executor(self._bell, self._generation.path)

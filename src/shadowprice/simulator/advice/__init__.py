@@ -1,4 +1,4 @@
-"""Changes that would have admitted a refused job; every answer is verified."""
+"""Advice on refused jobs: changes that would have admitted them, each verified."""
 
 from shadowprice.simulator.advice.advisor import (
     add_advice,

@@ -59,10 +59,10 @@ _MAX_EXPONENT: Final = 700.0  # largest number whose exponential is finite
 _CONSECUTIVE_DELAYS: Final = 100
 """Number of delays that are queried one by one: slot by slot up to 100 slots."""
 _MAX_GAP_DIVISOR: Final = 6
-"""Beyond them, the gap between queried slots is at most the delay divided by this."""
+"""Beyond these delays, the gap between queried slots is at most the delay divided by this."""
 
 _GROUP_SECONDS: Final = 2.0
-"""Time that a group of jobs should take at most, or twice that of the first job if that is longer.
+"""Maximum seconds that a group of jobs should take, or twice the first job's seconds if more.
 
 Advice can exceed its time limit, and delay a stop, by the time of one group."""
 
@@ -180,7 +180,8 @@ def add_advice(
         pairs = zip(group, results, strict=True)
         advice |= {job: item for job, item in pairs if isinstance(item, JobAdvice)}
         done += len(group)
-        # A group of jobs repeats the run once, which may take long.
+        # A group of jobs repeats the run once, which may take long. So larger groups are more
+        # efficient, but their time is limited.
         group_took = time.monotonic() - group_start
         group_seconds = max(group_seconds, 2.0 * group_took) if group_size == 1 else group_seconds
         if in_groups and 2.0 * group_took <= group_seconds:
@@ -241,12 +242,13 @@ def _break_even_step(values: Sequence[float], gaps: Mapping[int, tuple[float, fl
 
 
 class ArrivalDelaySearch:
-    """Answers on a later arrival, by delay.
+    """Search for the smallest delay of a job's arrival with which it is admitted.
 
-    A run only goes forward, and over a long horizon a query in every slot would be most of the cost
-    of advice on a job that is never admitted. Some later slots are therefore skipped. If one after
-    them is admitted, `between` gives the skipped slots to go back to, so that the slot before the
-    result is certainly refused. ``outcomes`` are the answers by step of the change.
+    Step n of the change is the n-th possible later slot. A run only goes forward, and queries in
+    every slot of a long horizon would be most of the cost of advice. So some later slots are
+    skipped. If the job is admitted in a slot after skipped ones, `skipped_steps` gives these for
+    another run, so that the job is certainly refused one slot before the result. ``outcomes`` are
+    the answers by step.
     """
 
     def __init__(self, variants: JobVariants, change: JobChange) -> None:
@@ -254,11 +256,11 @@ class ArrivalDelaySearch:
         self._change = change
         self._slots = [int(value.split()[0]) for value in change.values]
         self._steps = {slot: step for step, slot in enumerate(self._slots, start=1)}
-        self._first: Job | None = None
+        self._first: Job | None = None  # the job at its first later arrival
         self.outcomes: dict[int, AdmissionOutcome | None] = {}
 
-    def spread(self) -> Sequence[int]:
-        """Return the steps to query first; the last one is the largest."""
+    def initial_steps(self) -> Sequence[int]:
+        """Return the steps to query first, ascending; the last one is the maximum delay."""
         steps, step, last = [], 1, len(self._slots)
         while step < last:
             steps.append(step)
@@ -269,29 +271,29 @@ class ArrivalDelaySearch:
         """Return the slots of some steps."""
         return [self._slots[step - 1] for step in steps]
 
-    def visit(self, moment: DecisionPoint) -> bool:
+    def visit(self, point: DecisionPoint) -> bool:
         """Query in a slot; return whether later slots matter."""
-        step = self._steps[moment.slot]
+        step = self._steps[point.slot]
         job = self._job_from(step)
-        self.outcomes[step] = None if job is None else moment.quote(job)
+        self.outcomes[step] = None if job is None else point.quote(job)
         return self.outcomes[step] is None
 
     def _job_from(self, step: int) -> Job | None:
-        """Return the job with a later arrival, which differs in nothing else."""
+        """Return the job with a later arrival; built once, because only the arrival differs."""
         if self._first is None:
             self._first = self._variants.job(self._change, step)
         return None if self._first is None else replace(self._first, arrival=self._slots[step - 1])
 
-    def between(self) -> Sequence[int]:
-        """Return the skipped steps right before the one that is admitted."""
-        found = self.found()
-        if isinstance(found, NoStepFound):
+    def skipped_steps(self) -> Sequence[int]:
+        """Return the skipped steps right before the first admitted step."""
+        result = self.smallest_delay()
+        if isinstance(result, NoStepFound):
             return ()
-        before = max((step for step in self.outcomes if step < found.step), default=0)
-        return range(before + 1, found.step)
+        before = max((step for step in self.outcomes if step < result.step), default=0)
+        return range(before + 1, result.step)
 
-    def found(self) -> StepFound[AdmissionOutcome] | NoStepFound:
-        """Return the smallest delay that is admitted."""
+    def smallest_delay(self) -> StepFound[AdmissionOutcome] | NoStepFound:
+        """Return the smallest queried step that is admitted."""
         for step, admission in sorted(self.outcomes.items()):
             if admission is not None:
                 return StepFound(step, admission)
@@ -299,7 +301,7 @@ class ArrivalDelaySearch:
 
 
 class _Advisor:
-    """Search for one refused job; ``error`` says that the job isn't refused again."""
+    """Search for one refused job; ``error`` is set if the job isn't refused again."""
 
     def __init__(
         self,
@@ -320,12 +322,12 @@ class _Advisor:
         self._results: list[Advice | IneffectiveChange | None] = []
         self._left_out: list[str] = []
         last = self._job.arrival + scenario.cluster.horizon
-        if scenario.until is not None:  # from then on no server could complete it
+        if scenario.until is not None:  # after this slot, no server could complete it
             last = min(last, scenario.until - self._job.min_slots_colocated)
-        self._later = arrival_change(self._job, last)
+        self._later = arrival_change(self._job, last)  # the change to a later arrival
         self._delays = ArrivalDelaySearch(self._variants, self._later)
-        self._initial_parameters: str | None = None
-        self._unchanged_text = ""
+        self._initial_parameters: str | None = None  # None if the job set doesn't affect them
+        self._unchanged_text = ""  # what the advice assumes to stay unchanged
         self.error: InputError | None = None
 
     # ------------------------------------------------------------ queries
@@ -344,31 +346,31 @@ class _Advisor:
         """Return the probe for the arrival slot and later ones."""
         arrival, delays = self._job.arrival, self._delays
 
-        def visit(moment: DecisionPoint) -> bool:
-            return delays.visit(moment) if moment.slot != arrival else self._query_changes(moment)
+        def visit(point: DecisionPoint) -> bool:
+            return delays.visit(point) if point.slot != arrival else self._query_changes(point)
 
-        return Probe(self._position, [arrival, *delays.slots(delays.spread())], visit)
+        return Probe(self._position, [arrival, *delays.slots(delays.initial_steps())], visit)
 
     def skipped_slots_probe(self) -> Probe | None:
         """Return the probe for the slots that were skipped; None if none matters."""
         delays = self._delays
-        slots = delays.slots(delays.between())
+        slots = delays.slots(delays.skipped_steps())
         return Probe(self._position, slots, delays.visit) if slots else None
 
     def finish(self) -> None:
-        """Evaluate later arrivals, once all answers are there."""
+        """Record the result for a later arrival, after all decision points were visited."""
         if self.error is not None:
             return
-        true_result, answers = None, self._delays.outcomes
+        rerun_step, answers = None, self._delays.outcomes
         if self._initial_parameters is not None:
-            true_result = self._true_results(
+            rerun_step = self._rerun_step_fn(
                 self._later,
                 self._initial_parameters,
                 answers.__getitem__,
                 {},
                 answers.__contains__,
             )
-        self._record(self._later, self._delays.found(), true_result)
+        self._record(self._later, self._delays.smallest_delay(), rerun_step)
         self._unchanged_text = (
             f"the reservations and prices of slot {self._job.arrival}, and the rest of the job's "
             "entry"
@@ -379,15 +381,15 @@ class _Advisor:
                 "from the job set, such as price constants, were computed again with each change"
             )
 
-    def _query_changes(self, moment: DecisionPoint) -> bool:
+    def _query_changes(self, point: DecisionPoint) -> bool:
         """Query all changes except a later arrival; return whether to query later slots."""
         try:
-            self._check_refused_again(moment.quote(self._job))
+            self._check_refused_again(point.quote(self._job))
         except InputError as error:
             self.error = error
             return False
-        changes = [*self._candidates(moment.end)]
-        search = ChangeSearch(self._variants, changes, moment.quote)
+        changes = [*self._candidates(point.end)]
+        search = ChangeSearch(self._variants, changes, point.quote)
         for change in changes:
             self._verify(change, search.find(change), partial(search.answer, change))
         return True
@@ -397,14 +399,14 @@ class _Advisor:
         if self._initial_parameters is None:
             self._record(change, quoted, None)
             return
-        # If the change also changes the policy's parameters, the queries prove nothing.
+        # The change may also change the policy's parameters, and then the queries prove nothing.
         gaps: dict[int, tuple[float, float]] = {}
         is_number = change.kind == "value" and change.key[0] == "utility"
         estimate = partial(_break_even_step, change.values, gaps) if is_number else None
-        true_results = self._true_results(change, self._initial_parameters, answer, gaps)
-        self._record(change, quoted, true_results, estimate)
+        rerun_step = self._rerun_step_fn(change, self._initial_parameters, answer, gaps)
+        self._record(change, quoted, rerun_step, estimate)
 
-    def _true_results(
+    def _rerun_step_fn(
         self,
         change: JobChange,
         initial_parameters: str,
@@ -414,12 +416,12 @@ class _Advisor:
     ) -> StepFn:
         """Return a function that evaluates a step with a policy built from the changed job set.
 
-        As long as the change leaves all parameters unchanged, the policy decides on the other jobs
-        as before, and its answer at the decision point holds if it was queried there. ``gaps``
-        receives the utility and the price of the job, by step.
+        If a step leaves all parameters unchanged, the policy decides on the other jobs as before.
+        Then the step's ``answer`` at the decision point holds, if the step ``was_queried`` there.
+        ``gaps`` receives the utility and the price of the job, by step.
         """
 
-        def true_result(step: int) -> AdmissionOutcome | None:
+        def rerun_step(step: int) -> AdmissionOutcome | None:
             job = self._variants.job(change, step)
             if job is None:
                 return None
@@ -432,27 +434,27 @@ class _Advisor:
             admission = self._rerun.quote(job, policy)
             if admission is not None and admission.utility and admission.price:
                 gaps[step] = admission.utility, admission.price
-            elif admission is None and self._rerun.short is not None:
-                gaps[step] = self._rerun.short
+            elif admission is None and self._rerun.price_refusal is not None:
+                gaps[step] = self._rerun.price_refusal
             return admission
 
-        return true_result
+        return rerun_step
 
     def _record(
         self,
         change: JobChange,
         quoted: SearchResult,
-        true_result: StepFn | None,
+        rerun_step: StepFn | None,
         estimate: Callable[[], int] | None = None,
     ) -> None:
-        """Record the result of the queries; verify it with ``true_result`` if it may differ."""
-        if true_result is None:
+        """Record the result of the queries, or of a search with ``rerun_step`` if that is given."""
+        if rerun_step is None:
             self._results.append(describe_result(change, quoted, verified="quoted"))
             return
         start = quoted.step if isinstance(quoted, StepFound) else 0
         try:
             steps = len(change.values)
-            result = find_smallest_step(true_result, steps, start, evenly=0, estimate=estimate)
+            result = find_smallest_step(rerun_step, steps, start, evenly=0, estimate=estimate)
         except _TooExpensiveError:
             self._left_out.append(change.label)
             return
@@ -492,7 +494,7 @@ class _Advisor:
             else:
                 self._results.append(describe_result(change, result, verified="run"))
         self._unchanged_text = (
-            "the rest of the job's entry and all other jobs; all was run again with each change"
+            "the rest of the job's entry and all other jobs; another run verified each change"
         )
 
     # ------------------------------------------------------------ both
@@ -506,12 +508,12 @@ class _Advisor:
                 Fault(
                     f"job {self._job.name!r}",
                     "is admitted when the run is repeated",
-                    "the run was made by another version, or of other files; run it again",
+                    "another version made the run, or its files have changed; run it again",
                 )
             )
 
     def _check_affordable(self) -> None:
-        if self._rerun.arrivals + self._rerun.head >= self._max_arrivals:
+        if self._rerun.arrivals + self._rerun.repeated_arrivals >= self._max_arrivals:
             raise _TooExpensiveError
 
     def _affordable_quote(self, job: Job) -> AdmissionOutcome | None:

@@ -1,4 +1,4 @@
-"""Queries at the decision point of a job's arrival, or by running everything again."""
+"""Queries whether a changed job is admitted: at decision points of a run, or by another run."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from shadowprice.simulator.scenario import Scenario
 
 
 class _ResultKnown(BaseException):
-    """Ends a run that has given its result; it isn't an error."""
+    """Ends a run as soon as its result is known; it isn't an error."""
 
 
 class DecisionPoint:
-    """Decision point at which a job would be considered in a slot, after all earlier events."""
+    """Point of a run at which a policy would decide on a job, after all earlier events."""
 
     def __init__(self, view: View, policy: Policy) -> None:
         self._view = view
@@ -52,7 +52,7 @@ class DecisionPoint:
         return self._view.end
 
     def quote(self, job: Job) -> AdmissionOutcome | None:
-        """Return the admission of the job if it came next; None if it would be refused."""
+        """Return the admission that the job would get now; None if it would be refused."""
         capabilities = self._policy.capabilities
         if job.bag is not None and not capabilities.runs_bags:
             return None
@@ -65,18 +65,18 @@ class DecisionPoint:
 
 
 ProbeFn = Callable[[DecisionPoint], bool]
-"""Function called at a decision point; it returns whether later ones matter."""
+"""Function called at a decision point. It returns whether to visit later points too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Probe of a refused job at the decision points at which it could arrive."""
+    """Visits to the decision points at which a refused job could arrive."""
 
     position: int  # index of the job in the scenario
     slots: Sequence[int]  # slots to visit, ascending
     visit: ProbeFn
-    """Function called in each slot, after the jobs of the slot that precede it in the file, until
-    it returns False."""
+    """Function called in each slot until it returns False. In a slot, it is called after the
+    decisions on jobs that precede the probe's job in the file."""
 
 
 def run_probes(
@@ -87,8 +87,8 @@ def run_probes(
 ) -> None:
     """Run a scenario, and visit the decision points of probes.
 
-    ``policy`` is freshly built and knows all jobs. With one probe, the run has all jobs but the
-    probe's. With several, it has all of them, which requires `Capabilities.forgets_refused`.
+    ``policy`` is freshly built and knows all jobs. With one probe, the run lacks the probe's job.
+    With several probes it has all jobs, which requires `Capabilities.forgets_refused`.
     """
     excluded = probes[0].position if len(probes) == 1 else None
     incidents: list[Any] = list(scenario.incidents)
@@ -99,7 +99,9 @@ def run_probes(
             for event in incidents
             if not (isinstance(event, events.JobCancelled) and event.job == name)
         ]
-    visits = _Visits(policy, {job.name: index for index, job in enumerate(scenario.jobs)}, probes)
+    visits = _ProbingPolicy(
+        policy, {job.name: index for index, job in enumerate(scenario.jobs)}, probes
+    )
     if not incidents and isinstance(policy, PricedAdmission) and can_replay_arrivals(scenario):
         replay = ArrivalReplay(scenario, policy, cache or DecisionCache(scenario), excluded)
         for position, decision in replay.run(
@@ -107,21 +109,21 @@ def run_probes(
         ):
             if decision is None:
                 visits.visit_before(replay.view, position)
-                if visits.over:
+                if visits.is_finished:
                     return
         return
-    # These events have no jobs, but with them the driver doesn't skip the slots.
+    # Events without jobs, so that the driver doesn't skip these slots.
     incidents += [events.JobsArrived(slot, ()) for probe in probes for slot in probe.slots]
-    others = [other for index, other in enumerate(scenario.jobs) if index != excluded]
-    simulation = replace(_simulation(scenario, visits, others), incidents=incidents)
+    other_jobs = [job for index, job in enumerate(scenario.jobs) if index != excluded]
+    simulation = replace(_simulation(scenario, visits, other_jobs), incidents=incidents)
     try:
-        simulation.run([_Slots(visits)])
+        simulation.run([_SlotVisitor(visits)])
     except _ResultKnown:
         return
 
 
-class _Visits(WrappedPolicy):
-    """A policy that stops at the decision points of probes."""
+class _ProbingPolicy(WrappedPolicy):
+    """A policy that lets probes visit their decision points between its decisions."""
 
     def __init__(
         self, policy: Policy, positions: Mapping[str, int], probes: Sequence[Probe]
@@ -132,12 +134,13 @@ class _Visits(WrappedPolicy):
         for probe in sorted(probes, key=lambda probe: probe.position):
             for slot in probe.slots:
                 self._due.setdefault(slot, []).append(probe)
-        self._left = {probe.position: len(probe.slots) for probe in probes}
+        # Number of remaining visits of each probe; a probe that needs none is removed.
+        self._remaining = {probe.position: len(probe.slots) for probe in probes}
 
     @property
-    def over(self) -> bool:
-        """Whether no probe wants further visits."""
-        return not self._left
+    def is_finished(self) -> bool:
+        """Whether no probe needs further visits."""
+        return not self._remaining
 
     def decide(self, view: View, event: events.PolicyEvent) -> Iterable[events.Decision]:
         due = self._due.get(event.slot, ())
@@ -157,7 +160,7 @@ class _Visits(WrappedPolicy):
         yield from decisions
 
     def visit_slot(self, view: View) -> None:
-        """Visit the decision points of a slot without arrivals."""
+        """Visit the decision points of a slot without arriving jobs."""
         for probe in self._due.pop(view.slot, ()):
             self._call(probe, view)
 
@@ -168,35 +171,36 @@ class _Visits(WrappedPolicy):
             self._call(due.pop(0), view)
 
     def _call(self, probe: Probe, view: View) -> None:
-        if probe.position not in self._left:
+        if probe.position not in self._remaining:
             return
-        self._left[probe.position] -= 1
+        self._remaining[probe.position] -= 1
         if (
             not probe.visit(DecisionPoint(view, self.wrapped_policy))
-            or not self._left[probe.position]
+            or not self._remaining[probe.position]
         ):
-            del self._left[probe.position]
+            del self._remaining[probe.position]
 
 
-class _Slots(Observer):
-    """Reaches slots without arrivals, and ends the run when no probe remains."""
+class _SlotVisitor(Observer):
+    """Visits slots without arriving jobs, and ends the run when no probe remains."""
 
-    def __init__(self, visits: _Visits) -> None:
+    def __init__(self, visits: _ProbingPolicy) -> None:
         self._visits = visits
 
     def before_event(self, engine: Engine, event: events.DriverEvent) -> None:
         if isinstance(event, events.SlotBegan):
             self._visits.visit_slot(engine.view)
-        if self._visits.over:
+        if self._visits.is_finished:
             raise _ResultKnown
 
 
 class Rerun:
     """Repeated runs of a scenario with a changed job, up to its final decision.
 
-    ``arrivals`` counts the jobs that arrived in all runs so far: their cost. ``head`` counts those
-    that arrive before the changed one in every run, 0 if they are simulated only once. ``short`` is
-    the utility and the price of the job if it was last refused for its price, else None.
+    ``arrivals`` is the number of jobs that arrived in all runs so far, a measure of cost.
+    ``repeated_arrivals`` is the number of jobs before the changed one, which arrive in every run; 0
+    if they are simulated only once. ``price_refusal`` is the utility and the price of the job if it
+    was last refused for its price, else None.
     """
 
     def __init__(
@@ -209,7 +213,7 @@ class Rerun:
         self._scenario = scenario
         self._choice = choice
         self._position = position
-        # The other jobs never change, so their part of the price constants is computed once.
+        # Other jobs' contributions to the price constants don't change, and are computed once.
         self._cache = cache or DecisionCache(scenario)
         self._others = ContributionCache(position, self._cache.contributions)
         self._others_only: SimulationCheckpoints | None = None
@@ -220,11 +224,11 @@ class Rerun:
             if isinstance(event, events.JobCancelled) and event.job == job
         ]
         self.arrivals = 0
-        self.head = position
-        self.short: tuple[float, float] | None = None
+        self.repeated_arrivals = position
+        self.price_refusal: tuple[float, float] | None = None
 
     def policy(self, job: Job) -> Policy | None:
-        """Return the policy that knows the changed job set; None if it refuses to run."""
+        """Return a policy that knows the changed job set; None if it can't be built from it."""
         try:
             with use_cache(self._others):
                 return self._choice.build(self._with(job).context(explained=False))
@@ -232,12 +236,12 @@ class Rerun:
             return None
 
     def quote(self, job: Job, policy: Policy | None = None) -> AdmissionOutcome | None:
-        """Return the admission of the changed job in a full run; None if it is refused."""
-        self.short = None
+        """Return the admission of the changed job in another run; None if it is refused."""
+        self.price_refusal = None
         if policy is None:
             policy = self.policy(job)
         if policy is None or any(event.slot <= job.arrival for event in self._cancellations):
-            return None  # a file that cancels a job before its arrival is refused
+            return None  # no valid file cancels a job before its arrival
         scenario = self._with(job)
         if (
             not scenario.incidents
@@ -253,37 +257,37 @@ class Rerun:
             if policy.capabilities.foresees:
                 simulation.run([outcome])
             else:
-                self.head = 0
+                self.repeated_arrivals = 0
                 self._before(job.arrival, policy).fork(simulation, [outcome]).run()
         except _ResultKnown:
             pass
         except ShadowpriceError:
             return None
         self.arrivals += outcome.arrivals
-        self.short = outcome.short
+        self.price_refusal = outcome.price_refusal
         return outcome.admission
 
     def _before(self, slot: int, policy: Policy) -> SimulationRun:
-        """Return the run without the job, stopped before a slot in which it may arrive."""
+        """Return the run up to a slot in which the changed job may arrive, so without the job."""
         scenario, cache = self._scenario, self._cache
         job = scenario.jobs[self._position]
-        if cache.pauses is None:
+        if cache.checkpoints is None:
             original = _simulation(scenario, policy, scenario.jobs)
-            cache.pauses = SimulationCheckpoints(original)
+            cache.checkpoints = SimulationCheckpoints(original)
         if slot == job.arrival:
-            return cache.pauses.before(slot)
+            return cache.checkpoints.before(slot)
         if self._others_only is None:
-            # Incidents of the job itself occur only with it.
+            # A run without the job has no cancellations of it.
             incidents = [event for event in scenario.incidents if event not in self._cancellations]
             other_jobs = [other for other in scenario.jobs if other is not job]
             others = _simulation(replace(scenario, incidents=incidents), policy, other_jobs)
-            self._others_only = SimulationCheckpoints(others, cache.pauses.before(job.arrival))
+            self._others_only = SimulationCheckpoints(others, cache.checkpoints.before(job.arrival))
         return self._others_only.before(slot)
 
     def _replay_arrivals(
         self, scenario: Scenario, policy: PricedAdmission
     ) -> AdmissionOutcome | None:
-        """Return the admission of the changed job by replaying only the arrivals."""
+        """Return the admission of the changed job in a replay of arrivals; None if refused."""
         replay = ArrivalReplay(scenario, policy, self._cache, self._position)
         for position, decision in replay.run(scenario.jobs[self._position]):
             if decision is None:
@@ -297,7 +301,7 @@ class Rerun:
             if isinstance(decision, events.Reject):
                 refusal = decision.refusal
                 if refusal.value is not None and refusal.cost is not None:
-                    self.short = refusal.value, refusal.cost
+                    self.price_refusal = refusal.value, refusal.cost
             break
         return None
 
@@ -310,8 +314,8 @@ class Rerun:
 class _DecisionObserver(Observer):
     """Ends a run as soon as the decision on a job is final.
 
-    If a policy's first decision need not be final, it may place a job on spare capacity and abandon
-    it later. So a placement isn't an admission then; a promise and a completion are.
+    A policy whose first decision isn't final may place a job on spare capacity, and abandon it
+    later. Then only a promise or a completion is an admission, and a placement isn't.
     """
 
     def __init__(self, name: str, capabilities: Capabilities, *, has_incidents: bool) -> None:
@@ -319,7 +323,7 @@ class _DecisionObserver(Observer):
         self._final = capabilities.answers_at_once
         self._has_incidents = has_incidents
         self.admission: AdmissionOutcome | None = None
-        self.short: tuple[float, float] | None = None
+        self.price_refusal: tuple[float, float] | None = None
         self.arrivals = 0
 
     def on_event(self, event: events.DriverEvent, commands: Sequence[events.Command]) -> None:
@@ -351,7 +355,7 @@ class _DecisionObserver(Observer):
             case events.Reject(_, refusal) | events.Drop(_, refusal):
                 self.admission = None
                 if refusal.value is not None and refusal.cost is not None:
-                    self.short = refusal.value, refusal.cost
+                    self.price_refusal = refusal.value, refusal.cost
                 raise _ResultKnown
 
 

@@ -1,10 +1,10 @@
-"""Replay of a run's arrivals without an engine, if nothing else happens in it.
+"""Replay of a run's arrivals without an engine, if arrivals are its only events.
 
-A policy that decides each job on arrival, by prices, reads only reservations, the slot and its
+A policy that decides each job on arrival, by prices, only reads reservations, the slot and its
 prices. If plans hold (no incidents, no restarts, exact execution), an engine only lets time pass
-between two arrivals. Most arrivals need no new decision either. With the same reservations and
-prices the decision is the same. At slightly different prices, a job that was far too expensive
-still is (`policies.pricing.admission.Shortfall`).
+between two arrivals. Most arrivals need no new decision either, because decisions are cached. The
+decision is the same for equal reservations and prices. A job that was far too expensive is also
+refused at slightly different prices (`policies.pricing.admission.Shortfall`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from shadowprice.simulator.driver import SimulationCheckpoints
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.scenario import Scenario
 
-_MAX_CACHED: Final = 100_000  # number of cached decisions; above it, the cache is cleared
-_MAX_PROOFS: Final = 8  # number of cached refusals of a job with the same reservations
+_MAX_CACHED: Final = 100_000  # maximum size of a cache, which is then cleared
+_MAX_PROOFS: Final = 8  # maximum cached refusals of a job at the same reservations
 
 
 def can_replay_arrivals(scenario: Scenario) -> bool:
-    """Return whether plans hold in a scenario, so that arrivals are its only events."""
+    """Return whether plans hold in a scenario, if it has no incidents."""
     return type(scenario.execution) is ExactExecution and all(
         job.bag is None and not job.restart for job in scenario.jobs
     )
@@ -46,48 +46,46 @@ Arrival = tuple[int, Job]  # a job with its index in the file
 
 @dataclass(slots=True)
 class _CachedDecisions:
-    """Decisions on a job with certain reservations."""
-
-    decisions: dict[bytes, Decision] = field(default_factory=dict)
+    decisions: dict[bytes, Decision] = field(default_factory=dict)  # by `DecisionInputs.key`
     refused: list[tuple[DecisionInputs, Shortfall]] = field(default_factory=list)
 
 
 class DecisionCache:
     """Cache of decisions on the jobs of a scenario, by reservations.
 
-    Reservations are identified by a number: 0 for none, and with one more plan a number that
-    follows from the previous one, the job and the plan.
+    Reservations are the set of reserved plans, identified by a number. The number of no plans is 0.
+    A plan that is added to a set gives a new number, by the set's number, the job and the plan.
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        # Of each job to the price constants
+        # Contributions of each job to the price constants.
         self.contributions: dict[tuple[object, ...], PriceContribution | None] = {}
-        self.pauses: SimulationCheckpoints | None = None  # for a policy that foresees nothing
+        self.checkpoints: SimulationCheckpoints | None = None  # for a policy that foresees nothing
         self._check = EmptyClusterCheck(scenario.cluster)
-        # The jobs that policies decide on, by slot in file order.
+        # The jobs that policies decide on, by arrival slot, in file order.
         self.arriving: dict[int, list[Arrival]] = {}
         for position, job in enumerate(scenario.jobs):
             if self.fits(job):
                 self.arriving.setdefault(job.arrival, []).append((position, job))
         self._numbers: dict[tuple[int, int, bytes], int] = {}
-        self._at: dict[tuple[int, int], _CachedDecisions] = {}
+        self._by_job: dict[tuple[int, int], _CachedDecisions] = {}
         self._count = 0
 
     def fits(self, job: Job) -> bool:
         """Return whether a job fits the empty cluster; no policy decides on other jobs."""
         return self._check(job) is None
 
-    def about(self, reservations: int, position: int) -> _CachedDecisions:
-        """Return the cached decisions on a job."""
-        cached = self._at.get((reservations, position))
+    def decisions_at(self, reservations: int, position: int) -> _CachedDecisions:
+        """Return the cached decisions on a job, given the number of the reservations."""
+        cached = self._by_job.get((reservations, position))
         if cached is None:
-            if len(self._at) >= _MAX_CACHED:
-                self._at.clear()
-            cached = self._at[reservations, position] = _CachedDecisions()
+            if len(self._by_job) >= _MAX_CACHED:
+                self._by_job.clear()
+            cached = self._by_job[reservations, position] = _CachedDecisions()
         return cached
 
-    def behind(self, reservations: int, position: int, plan: Schedule) -> int:
-        """Return the number of the reservations with those of a job added."""
+    def number_with(self, reservations: int, position: int, plan: Schedule) -> int:
+        """Return the number of the reservations after a job's plan is added."""
         digest = b"".join(
             part.tobytes() for part in (plan.slots, plan.servers, plan.workers, plan.ps)
         )
@@ -106,7 +104,7 @@ _REFUSED: Final = Reject("", Refusal(RefusalReason.PRICE, "as it was at other pr
 class ArrivalReplay:
     """Replay of arrivals under a freshly built policy.
 
-    Nothing is cached about ``changed``, the index of the job that is changed or left out.
+    ``changed`` is the index of a job that `run` changes or leaves out. Its decisions aren't cached.
     """
 
     def __init__(
@@ -126,20 +124,22 @@ class ArrivalReplay:
         self._cache = cache
         self._changed = changed
         self._reservations = 0
+        # Slot and name of jobs that complete before their plan ends, and release the rest then.
         self._early: list[tuple[int, str]] = []
         self._terms = policy.terms
         self._key = self._terms.key
-        self._cheapest: dict[DecisionInputs, float] = {}
+        self._price_ratios: dict[DecisionInputs, float] = {}  # results of `_ln_cheapest`
 
     def run(
         self,
         changed: Job | None = None,
         slots: Iterable[int] = (),
     ) -> Iterator[tuple[int, Decision | None]]:
-        """Decide all arrivals in order, with the changed job or, if it is None, without it.
+        """Decide all arrivals in order, with the ``changed`` job, or without it if that is None.
 
-        Before a decision, yields the job's index and None; after it, the index and the decision. At
-        the end of a slot of an arrival, or of ``slots``, yields an index above all others and None.
+        Yields a job's index and None before the job's decision, and the index and the decision
+        after it. At the end of a slot with arrivals, and of each of ``slots``, yields an index
+        above all jobs' and None.
         """
         until = self._scenario.until
         arriving = self._cache.arriving
@@ -150,17 +150,18 @@ class ArrivalReplay:
             if until is not None and slot >= until:
                 return
             self._pass_time(slot)
-            coming = [arrival for arrival in arriving.get(slot, ()) if arrival[0] != self._changed]
+            arrivals = [
+                arrival for arrival in arriving.get(slot, ()) if arrival[0] != self._changed
+            ]
             if slot in extra and self._changed is not None:
-                insort(coming, (self._changed, extra[slot]), key=itemgetter(0))
-            yield from self._decide_slot(coming)
+                insort(arrivals, (self._changed, extra[slot]), key=itemgetter(0))
+            yield from self._decide_slot(arrivals)
             yield len(self._scenario.jobs), None
 
-    def _decide_slot(self, coming: Sequence[Arrival]) -> Iterator[tuple[int, Decision | None]]:
-        """Decide the jobs of a slot."""
+    def _decide_slot(self, arrivals: Sequence[Arrival]) -> Iterator[tuple[int, Decision | None]]:
         policy = self._policy
-        policy.expect([job for _, job in coming])
-        for position, job in coming:
+        policy.expect([job for _, job in arrivals])
+        for position, job in arrivals:
             yield position, None
             with policy.as_if_learnt(self.view, job):
                 self._update_terms()
@@ -171,7 +172,7 @@ class ArrivalReplay:
             yield position, decision
 
     def _pass_time(self, slot: int) -> None:
-        """Begin a slot: jobs that completed before the end of their plan release the rest of it."""
+        """Begin a slot, and release the rest of the plans of jobs that completed early."""
         self._ledger.advance(slot)
         for entry in [early for early in self._early if early[0] <= slot]:
             self._early.remove(entry)
@@ -182,7 +183,8 @@ class ArrivalReplay:
         policy = self._policy
         if position == self._changed:
             return policy.weigh(self.view, job)[0]
-        cached = self._cache.about(self._reservations, position)
+        cached = self._cache.decisions_at(self._reservations, position)
+        # Cheaper than a decision: at these prices too, the job is far from an admission.
         for terms, proof in cached.refused:
             if proof.remains(self._ln_cheapest(terms)):
                 return _REFUSED
@@ -200,7 +202,6 @@ class ArrivalReplay:
         return decision
 
     def _update_terms(self) -> None:
-        """Start new terms if prices were learnt."""
         terms = self._policy.terms
         if (
             any(
@@ -210,24 +211,24 @@ class ArrivalReplay:
             or terms.divided is not self._terms.divided
         ):
             self._terms, self._key = terms, terms.key
-            self._cheapest.clear()
+            self._price_ratios.clear()
 
     def _ln_cheapest(self, terms: DecisionInputs) -> float:
-        ratio = self._cheapest.get(terms)
+        ratio = self._price_ratios.get(terms)
         if ratio is None:
-            ratio = self._cheapest[terms] = self._terms.ln_cheapest(terms)
+            ratio = self._price_ratios[terms] = self._terms.ln_cheapest(terms)
         return ratio
 
     def _reserve(self, position: int, job: Job, plan: Schedule) -> None:
         self._ledger.reserve(job.name, plan, job.worker, job.ps)
-        self._reservations = self._cache.behind(self._reservations, position, plan)
+        self._reservations = self._cache.number_with(self._reservations, position, plan)
         completion = _completion(job, plan)
         if completion < plan.completion:
             self._early.append((completion + 1, job.name))
 
 
 def _completion(job: Job, plan: Schedule) -> int:
-    """Return the slot in which a plan completes the job's work, at the declared rates."""
+    """Return the slot in which a plan completes the job's work at the declared rates."""
     workers, _, colocated = plan.totals()
     choices = np.searchsorted(job.worker_counts, workers)
     gains = np.where(colocated, job.internal_gains[choices], job.gains[choices])

@@ -137,6 +137,7 @@ def test_cost_of_gates(workers: int, lists: int, tmp_path: Path) -> None:
         run(server, folder, life)
         requested[version] = server.requests
     more = requested[NEWER[-1]] - requested[OLDER[-1]]
+    del more["PUT leases"]  # renewals depend on the time that the machine takes
     by_name = "GET pods labelSelector fieldSelector"
     looks = {by_name: lists} if lists > 1 else {"GET pods labelSelector": 1}
     assert more == {"PATCH pods": workers, **looks}

@@ -37,7 +37,7 @@ def ended(
     now = time.monotonic()
     part = PodProcess("worker-0", "one", "p", view=view, stop_requested=stop_requested)
     part.vanished = None if vanished is None else now - vanished
-    part.over_since = None if over is None else now - over
+    part.finished_since = None if over is None else now - over
     since = None if gone is None else now - gone
     return process_exit_of(part, node=node, lost_after=60.0, gone_since=since, withdrawn=False)
 
@@ -178,7 +178,7 @@ def test_jobs_on_a_removed_node_have_ended_on_the_operators_word() -> None:
     removed = ended(RUNNING, gone=61.0, node=None)
     assert removed is not None
     assert removed.lost == "the node one left the cluster while worker-0 was on it"
-    off = ended(RUNNING, gone=1.0, node=replace(READY, ready=False, off=True))
+    off = ended(RUNNING, gone=1.0, node=replace(READY, ready=False, out_of_service=True))
     assert off is not None
     assert off.lost == "the node one was declared out of service while worker-0 was on it"
     assert ended(exited(0), gone=61.0) == ProcessExit("worker-0", 0, 5.0)

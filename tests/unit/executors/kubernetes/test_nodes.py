@@ -132,11 +132,11 @@ def test_a_node_that_is_not_ready_or_off_is_known_to_be() -> None:
     item = node()
     item["status"]["conditions"][0]["status"] = "Unknown"
     assert not node_view(item).ready
-    assert not node_view(item).off
+    assert not node_view(item).out_of_service
     item["spec"]["taints"] = [
         {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute", "value": "off"}
     ]
-    assert node_view(item).off
+    assert node_view(item).out_of_service
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_pods_request_the_resources_that_the_scheduler_counts() -> None:
     ]
     item["spec"]["initContainers"] = [{"name": "i", "resources": {"requests": {"cpu": "3"}}}]
     item["spec"]["overhead"] = {"cpu": "100m"}
-    assert pod_view(item).takes == {"cpu": 3100, GPU: 1000, "memory": 1 << 30}
+    assert pod_view(item).requests == {"cpu": 3100, GPU: 1000, "memory": 1 << 30}
 
 
 def test_sidecars_are_added_to_containers_and_to_later_init_containers() -> None:
@@ -265,7 +265,7 @@ def test_sidecars_are_added_to_containers_and_to_later_init_containers() -> None
     def cpu(*init: dict[str, Any]) -> int:
         item = pod("a", "one")
         item["spec"] = {"containers": [container("1")], "initContainers": [*init]}
-        return pod_view(item).takes["cpu"]
+        return pod_view(item).requests["cpu"]
 
     first, second = (container(cpu, restartPolicy="Always") for cpu in ("2", "500m"))
     assert cpu(first, second) == 3500

@@ -115,7 +115,7 @@ def test_a_pod_is_requested_on_its_node_with_what_its_process_takes() -> None:
     }
     # The executor counts the same resources as it requests.
     view = pod_view({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "x"}})
-    assert view.takes == {"cpu": 1500, "memory": 2 << 30, GPU: 1000}
+    assert view.requests == {"cpu": 1500, "memory": 2 << 30, GPU: 1000}
     assert (view.process, view.generation) == ("worker-0", 3)
 
 

@@ -59,6 +59,6 @@ def test_a_stored_generation_has_its_identity_and_unrequested_stop(
         "metadata": dict.fromkeys(("name", "namespace", "labels", "resourceVersion"), ""),
     }
     entry = KubernetesGeneration("job", 1, GenerationDirectory(tmp_path))
-    entry.load_state(JobGenerations.of(item).generations[1])
+    entry.load_state(JobGenerations.from_config_map(item).generations[1])
     assert entry.to_status().identity == "first"
     assert entry.stop_ordered

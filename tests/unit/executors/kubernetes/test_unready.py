@@ -72,7 +72,7 @@ def diff(
 
 
 def say(cluster: ClusterCache, *, ready: bool = True, off: bool = False) -> None:
-    cluster.nodes.items["n"] = NodeView("n", "u", {"cpu": 4000}, ready=ready, off=off)
+    cluster.nodes.items["n"] = NodeView("n", "u", {"cpu": 4000}, ready=ready, out_of_service=off)
 
 
 def test_a_node_may_flicker_as_long_as_it_is_tolerated(cluster: ClusterCache, clock: Clock) -> None:

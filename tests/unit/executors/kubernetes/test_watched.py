@@ -40,7 +40,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.02)
 
 
-@pytest.mark.parametrize("step", ["_apply_pod_states", "_order"])
+@pytest.mark.parametrize("step", ["_apply_pod_states", "_delete_pods_if_ending"])
 def test_a_generation_is_carried_on_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_generation_is_carried_on_again(
                     == Receipt.ACCEPTED
                 )
                 await wait_until_async(lambda: met > 2)
-                said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
+                said = "running generation 1 of 'job' failed: KeyError: 'a bug'"
                 assert executor.health_error == said
             await wait_until_async(lambda: executor.health_error is None)
             await wait_until_async(lambda: any(isinstance(report, Started) for report in reports))
