@@ -67,7 +67,7 @@ def test_bag_of_tasks_runs_from_file_to_job_history(
     output = called(capsys, "explain", "run", "trials")
     assert "group 1: 4 tasks, log-normal, 1min on average" in output
     assert "copies each of" in output
-    assert "missed with probability 0.05 at most" in output
+    assert "missed with a probability of at most 0.05" in output
     history = json.loads(called(capsys, "explain", "run", "trials", "-o", "json"))
     assert history["job"]["outcome"] == "finished"
     assert history["job"]["progress"] == 16

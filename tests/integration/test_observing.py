@@ -203,7 +203,7 @@ def _look_at_it(
     assert main(["observed", "--days", "1"]) == 0
     shown = capsys.readouterr()
     assert "utility earned" in shown.out
-    assert "without being submitted here" in shown.err
+    assert "without being submitted to this service" in shown.err
     assert main(["observed", "-o", "json"]) == 0
     assert {entry["name"] for entry in json.loads(capsys.readouterr().out)["compared"]} >= {mine}
     address = Endpoint(live.address, token)

@@ -283,7 +283,7 @@ def test_a_late_prediction_is_warned_of(
     for index in range(3):
         _submit(capsys, "--name", f"slow-{index}", "--wait", "--", "sleep", "3")
     assert main(["submit", "--name", "slow-9", "--by", "1s", "--", "sleep", "3"]) == 0
-    warning = "if it takes as long as predicted, it ends after its deadline"
+    warning = "if the job takes as long as predicted, it ends after its deadline"
     assert warning in capsys.readouterr().err
     live.client.delete("/v1/jobs/slow-9")
 
@@ -306,7 +306,7 @@ def test_remote_service_needs_a_directory_on_its_machines(
         monkeypatch.setenv("SHADOWPRICE_SERVER", elsewhere.address)
         monkeypatch.setenv("SHADOWPRICE_TOKEN", elsewhere.service.token_file.read_text().strip())
         assert main(["submit", "--", "train"]) == 2
-        assert "don't run on this machine" in capsys.readouterr().err
+        assert "runs jobs on other machines" in capsys.readouterr().err
         [job] = _submit(capsys, "--workdir", "/srv/exp", "--", "train")
         run = elsewhere.client.get(f"/v1/jobs/{job['name']}").json()["spec"]["run"]
         assert run == {"command": ["train"], "workdir": "/srv/exp", "from_options": True}

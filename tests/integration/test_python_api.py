@@ -76,7 +76,7 @@ def test_simulate_returns_the_results_of_the_command(files: Path) -> None:
     assert printed[0] == "Result of srtf"
     assert printed[2].split() == ["total", "utility", f"{run.summary['total_utility']:.0f}"]
     assert repr(kept) == repr(run)  # without elapsed times, which differ
-    with pytest.raises(InputError, match="holds"):
+    with pytest.raises(InputError, match="contains files"):
         run.save(files)  # other files are there
 
 

@@ -195,7 +195,7 @@ def test_observing_service_reports_failed_observation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = Switch()
-    _before(monkeypatch, fault, ObservationLoop, "look")
+    _before(monkeypatch, fault, ObservationLoop, "poll")
     executor = executor_in(tmp_path, [])
     with run_service(tmp_path, cluster=CLUSTER, executor=executor, observe=True) as live:
         fault.on = True

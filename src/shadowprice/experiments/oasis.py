@@ -399,7 +399,7 @@ PAPER_TARGETS: Final = 15
 """Maximum targets in slots; the paper draws targets from [1, 15]."""
 
 
-def testbed_inputs(seed: int) -> tuple[Cluster, list[Job]]:
+def build_testbed_inputs(seed: int) -> tuple[Cluster, list[Job]]:
     """Return the cluster and the jobs of one trial."""
     on = ClusterSpec.model_validate(oasis_testbed_cluster()).resolve("testbed")
     return on, generate(TESTBED, seed=seed).to_jobs(on)
@@ -419,7 +419,7 @@ def _testbed_rows(
     variant: PolicyVariant, trial: int, latest_target: int, first_seed: int
 ) -> list[dict[str, Any]]:
     seed = first_seed + trial
-    on, jobs = testbed_inputs(seed)
+    on, jobs = build_testbed_inputs(seed)
     if latest_target != PAPER_TARGETS:
         jobs = with_targets_up_to(jobs, latest_target)
     table = variant.run(on, jobs, TESTBED.slots, seed).jobs

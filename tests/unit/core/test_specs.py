@@ -203,7 +203,7 @@ def test_junk_without_line_ends_is_refused_before_it_is_read_whole(tmp_path: Pat
     with pytest.raises(InputError, match="exceeds the limit of 1,048,576 bytes of a line"):
         read_jobs(tmp_path / "junk.jsonl", cluster)
     (tmp_path / "lines.jsonl").write_bytes(b"junk\n" * 1000)
-    with pytest.raises(InputError, match="and more") as caught:
+    with pytest.raises(InputError, match="has more problems") as caught:
         read_jobs(tmp_path / "lines.jsonl", cluster)
     assert "line 1," in str(caught.value)
     assert len(caught.value.faults) < 60

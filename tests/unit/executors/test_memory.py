@@ -39,7 +39,7 @@ def test_kubernetes_nodes_of_one_kind_are_one_kind_of_server() -> None:
             "status": {"allocatable": {"cpu": "63770m", "memory": f"{memory >> 10}Ki"}},
         }
         view = node_view(item)
-        assert view.has["memory"] == memory  # all requests of a node are compared with it
+        assert view.allocatable["memory"] == memory  # all requests of a node are compared with it
         result = to_server_info(view, {"memory": 441 << 20}, gpu="nvidia.com/gpu", tolerations=[])
         return result.capacity["memory"]
 

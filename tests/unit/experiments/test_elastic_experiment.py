@@ -50,7 +50,9 @@ def _train(folder: Path, workers: int, steps: int) -> tuple[int, np.ndarray]:
             "SHADOWPRICE_WORKERS": str(workers), "SHADOWPRICE_CHECKPOINT_DIR": str(folder),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PET_RDZV_ID": "job-1",
         }  # fmt: skip
-        processes.append(subprocess.Popen(words, env=os.environ | measure._path() | variables))
+        processes.append(
+            subprocess.Popen(words, env=os.environ | measure._environment() | variables)
+        )
     assert [process.wait(WAIT_LIMIT_SECONDS) for process in processes] == [0] * workers
     result = jobs.load(folder)
     assert result is not None

@@ -181,7 +181,7 @@ def test_the_testbed_is_what_its_files_say(tmp_path: Path) -> None:
     """The experiment runs the workload that `generate --preset testbed` writes for any driver."""
     call = ["generate", "--preset", "testbed", "--jobs", "12", "--slots", "10", "--seed", "3"]
     assert main([*call, "--out", str(tmp_path)]) == 0
-    on, jobs = oasis.testbed_inputs(3)
+    on, jobs = oasis.build_testbed_inputs(3)
     written = read_cluster(tmp_path / "cluster.yaml")
     assert written.names == on.names
     assert (written.capacity == on.capacity).all()
@@ -218,7 +218,7 @@ def test_differences_on_the_testbed_are_paired_by_trial() -> None:
 
     latest = tables["targets"]
     assert set(latest["latest_target"]) == {4, 6, 15}
-    _, jobs = oasis.testbed_inputs(0)
+    _, jobs = oasis.build_testbed_inputs(0)
     ends = [oasis.with_targets_up_to(jobs, end) for end in (4, 15)]
     for early, late, drawn_job in zip(*ends, jobs, strict=True):
         assert 1 <= early.utility.target <= 4
@@ -227,7 +227,7 @@ def test_differences_on_the_testbed_are_paired_by_trial() -> None:
 
 def test_jobs_of_the_testbed_take_forty_minutes_to_two_hours_on_a_worker() -> None:
     for seed in sample(range(20)):
-        _, jobs = oasis.testbed_inputs(seed)
+        _, jobs = oasis.build_testbed_inputs(seed)
         assert len(jobs) == 12
         assert sorted({job.labels["family"] for job in jobs}) == sorted(TESTBED_FAMILIES)
         assert max(job.arrival for job in jobs) <= 8

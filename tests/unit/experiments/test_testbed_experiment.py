@@ -32,7 +32,7 @@ from shadowprice.experiments.live import (
     compare_runs,
     summarize_runs,
 )
-from shadowprice.experiments.oasis import testbed_inputs
+from shadowprice.experiments.oasis import build_testbed_inputs
 from shadowprice.experiments.testbed import measure, paced, virtual
 from shadowprice.experiments.testbed.measure import InputFiles, scaled, to_submission
 from shadowprice.policies.choice import PolicyChoice
@@ -60,7 +60,7 @@ def _simulate(files: InputFiles, who: PolicyChoice) -> RunData:
 
 @pytest.mark.parametrize("seed", [0, 3])
 def test_in_shares_and_slots_the_files_are_those_of_the_papers_testbed(seed: int) -> None:
-    stated, jobs = testbed_inputs(seed)
+    stated, jobs = build_testbed_inputs(seed)
     on, ours = _resolved(scaled(45, seed=seed))
     assert on.names == stated.names
     assert [job.name for job in ours] == [job.name for job in jobs]
@@ -286,7 +286,7 @@ def test_families_have_the_layers_of_their_papers() -> None:
         results = [
             name
             for name, one in model.named_modules()
-            if isinstance(one, (torch.nn.Conv2d, torch.nn.Linear)) and ".past." not in name
+            if isinstance(one, (torch.nn.Conv2d, torch.nn.Linear)) and ".shortcut." not in name
         ]
         if family in layers:
             assert len(results) == layers[family]

@@ -222,19 +222,19 @@ def test_only_an_end_or_a_refused_start_that_cannot_be_recorded_is_an_obstacle(
 def test_unrecordable_server_report_blocks_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = ServerDiscovery.take
+    server = ServerDiscovery.apply_report
 
     async def failing(self: ServerDiscovery, report: ServerSeen | ServerGone) -> None:
         raise KeyError("a bug")
 
     async def scenario(hour: Played) -> None:
         await hour.begin("job")
-        monkeypatch.setattr(ServerDiscovery, "take", failing)
+        monkeypatch.setattr(ServerDiscovery, "apply_report", failing)
         await hour.hear(ServerGone("g-1", hour.world.now), hour.end("job"))
         assert hour.state("job") == "finished"
         message = "failed to record a report on server 'g-1': KeyError: 'a bug'"
         assert hour.execution.health_error == message
-        monkeypatch.setattr(ServerDiscovery, "take", server)
+        monkeypatch.setattr(ServerDiscovery, "apply_report", server)
         await hour.hear(later=True)
         assert set(hour.writer.published.servers.unavailable) == {"g-1"}
         assert hour.execution.health_error is None
@@ -245,7 +245,7 @@ def test_unrecordable_server_report_blocks_no_other(
 def test_newer_server_report_replaces_an_unrecorded_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = ServerDiscovery.take
+    server = ServerDiscovery.apply_report
     seen = ServerSeen(ServerInfo("g-1", {"gpu": 4000, "cpu": 16000}), 0.0)
 
     async def failing(self: ServerDiscovery, report: ServerSeen | ServerGone) -> None:
@@ -255,11 +255,11 @@ def test_newer_server_report_replaces_an_unrecorded_one(
 
     async def scenario(hour: Played) -> None:
         await hour.begin("job")
-        monkeypatch.setattr(ServerDiscovery, "take", failing)
+        monkeypatch.setattr(ServerDiscovery, "apply_report", failing)
         await hour.hear(seen)
         assert hour.execution.health_error is not None
         await hour.hear(ServerGone("g-1", hour.world.now))
-        monkeypatch.setattr(ServerDiscovery, "take", server)
+        monkeypatch.setattr(ServerDiscovery, "apply_report", server)
         await hour.hear(later=True)
         assert set(hour.writer.published.servers.unavailable) == {"g-1"}
         assert hour.execution.health_error is None
