@@ -84,8 +84,11 @@ def draw_deadlines(seed: int, number: int) -> tuple[str, Scenario]:
     return f"{name}, restarts {float(restart):.0%} of a slot", replace(scenario, jobs=jobs)
 
 
-def draw_shares(seed: int, number: int) -> tuple[str, Scenario, list[Scenario]]:
-    """Return a workload of tenants that own whole servers, and a workload per tenant alone."""
+def draw_shares(seed: int, number: int) -> tuple[str, Scenario, list[tuple[Scenario, Scenario]]]:
+    """Return a workload of tenants that own whole servers, and two workloads per tenant.
+
+    These have the tenant's jobs only, on its own servers, and with one more server of either kind.
+    """
     rng = np.random.default_rng([seed, number, 2])
     restart = Fraction(int(rng.choice([0, 0, 10, 50])), 100)
     options = _generator_options(rng)
@@ -127,19 +130,16 @@ def draw_shares(seed: int, number: int) -> tuple[str, Scenario, list[Scenario]]:
     ]
     alone = []
     for tenant, part in zip(names, parts, strict=True):
-        own = {
-            **document,
-            "tenants": [],
-            "servers": [document["servers"][server] for server in part],
-        }
-        alone.append(
-            Scenario(
-                ClusterSpec.model_validate(own).resolve("drawn cluster"),
-                [job for job in jobs if job.tenant == tenant],
-                options.slots,
-                0,
-            )
-        )
+        others = [next(row for row in role.tolist() if row not in part) for role in roles]
+        own_jobs = [job for job in jobs if job.tenant == tenant]
+        clusters = [
+            ClusterSpec.model_validate(
+                document | {"tenants": [], "servers": [document["servers"][row] for row in rows]}
+            ).resolve("drawn cluster")
+            for rows in (part, sorted({*part, *others}))
+        ]
+        few, more = (Scenario(cluster, own_jobs, options.slots, 0) for cluster in clusters)
+        alone.append((few, more))
     name = (
         f"{options.preset}, {options.arrivals}, {options.jobs} jobs, {options.slots} slots, "
         f"{tenants} tenants with {owned} servers of either kind, "
@@ -246,8 +246,11 @@ def measure_deadlines(
 
 def measure_shares(
     seed: int, number: int, policies: list[PolicyChoice]
-) -> tuple[str, list[list[tuple[float, float]]]]:
-    """Return a workload's description, and by policy each tenant's utility together and alone."""
+) -> tuple[str, list[list[tuple[float, ...]]]]:
+    """Return a workload's description, and by policy what each tenant earns.
+
+    That is its utility beside the other tenants, alone, and alone with two more servers.
+    """
     name, scenario, alone = draw_shares(seed, number)
     rows = []
     for policy in policies:
@@ -256,11 +259,11 @@ def measure_shares(
         rows.append(
             [
                 (
-                    earned[own.jobs[0].tenant],
-                    run_policy(own, policy).info["summary"]["total_utility"],
+                    earned[own[0].jobs[0].tenant],
+                    *(run_policy(each, policy).info["summary"]["total_utility"] for each in own),
                 )
                 for own in alone
-                if own.jobs
+                if own[0].jobs
             ]
         )
     return name, rows
@@ -302,20 +305,23 @@ def report_deadlines(results: list[tuple[str, list[float]]], variants: list[str]
 
 
 def report_shares(
-    results: list[tuple[str, list[list[tuple[float, float]]]]], variants: list[str]
+    results: list[tuple[str, list[list[tuple[float, ...]]]]], variants: list[str]
 ) -> None:
-    """Print how many tenants earn less than on their own servers alone."""
+    """Print how many tenants earn less than on their own servers alone.
+
+    For comparison, print how many earn less alone with two more servers: any difference changes
+    decisions, and with them the utility of a few jobs.
+    """
     for column, text in enumerate(variants):
-        tenants = [
-            (together / max(alone, 1e-12), name)
-            for name, rows in results
-            for together, alone in rows[column]
-        ]
+        earned = [(row, name) for name, rows in results for row in rows[column]]
+        tenants = [(together / max(alone, 1e-12), name) for (together, alone, _), name in earned]
+        less_with_more = sum(more < BEHIND * alone for (_, alone, more), _ in earned)
         behind = sorted(row for row in tenants if row[0] < BEHIND)
         print(
             f"{text}: {len(results)} workloads, {len(tenants)} tenants, median "
             f"{statistics.median(ratio for ratio, _ in tenants):.2f} of what each earns alone; "
-            f"{len(behind)} earn less than {BEHIND:.0%} of it"
+            f"{len(behind)} earn less than {BEHIND:.0%} of it; "
+            f"alone with one more server of either kind, {less_with_more} do"
         )
         for ratio, name in behind:
             print(f"  {ratio:.2f}: {name}")
