@@ -40,6 +40,10 @@ class Dimension(Enum):
     RATE = "rate"
 
 
+EXAMPLE_AMOUNTS: Final = {Dimension.COUNT: "8", Dimension.BYTES: "8GB", Dimension.RATE: "8Gbps"}
+"""What hints of errors show for each dimension."""
+
+
 @dataclass(frozen=True, slots=True)
 class Amount:
     """An exact amount of a resource; ``value`` is in thousandths (counts), bytes, or bit/s."""

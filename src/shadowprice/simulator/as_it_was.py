@@ -9,7 +9,8 @@ from typing import Final, cast
 import numpy as np
 import polars as pl
 
-from shadowprice.core.arrays import Floats
+from shadowprice.core.amounts import MILLI
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
@@ -22,6 +23,16 @@ LABEL: Final = "as it was"  # name of the log among the policies of a comparison
 MAX_SLOTS: Final = 10**6  # maximum slots of a log for which the table of slots is built
 GPU: Final = "gpu"  # the only resource whose use is taken from the log
 _TOLERANCE_SLOTS: Final = 1e-9  # rounding errors of times in slots
+
+
+def _worker_counts(cluster: Cluster, jobs: Sequence[Job], gpus: Floats) -> Integers:
+    """Return how many workers of each job have its traced GPUs, at least one."""
+    column = cluster.column.get(GPU)
+    if column is None:
+        return np.ones(len(jobs), np.int64)
+    per_worker = np.array([job.worker[column] for job in jobs], np.float64) / MILLI
+    counts = np.ceil(gpus / np.maximum(per_worker, 1.0 / MILLI))
+    return np.where(per_worker > 0.0, np.maximum(counts, 1.0), 1.0).astype(np.int64)
 
 
 def _no_decisions(_plans: bool) -> Iterator[Fields]:
@@ -37,7 +48,8 @@ def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData)
     A job completes in the slot in which it ended in the log, whatever its final state, and earns
     its utility for that slot. It uses its GPUs from its last start to its end. Completion times,
     waits, fairness and utilisation are defined as for every other run. Earlier attempts of a job
-    count as lost GPU-hours if the log has them; the number of restarts is unknown. ``run`` is any
+    count as lost GPU-hours if the log has them; the number of restarts is unknown. It has as many
+    workers as its GPUs make, and no parameter servers. ``run`` is any
     simulated run of the same jobs on ``cluster``, and gives the layout of the tables.
     """
     if run.info["partial"] or run.info["until"] is not None:
@@ -63,6 +75,7 @@ def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData)
         for job, slot in zip(jobs, completion, strict=True)
     ]
     spans = np.maximum(1, np.ceil(timed["duration"].to_numpy() / slot_seconds)).astype(np.int64)
+    gpus = timed["gpus"].to_numpy()
     table = run.jobs.with_columns(
         outcome=pl.lit("finished"),
         reason=pl.lit(None, dtype=pl.String()),
@@ -74,7 +87,7 @@ def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData)
         utility=pl.Series(utility, dtype=pl.Float64()),
         late=pl.Series(completion - arrivals, dtype=pl.Float64()) - pl.col("target"),
         progress=pl.col("required"),
-        worker_slots=pl.Series(spans),
+        worker_slots=pl.Series(spans * _worker_counts(cluster, jobs, gpus)),
         ps_slots=pl.lit(0, dtype=pl.Int64()),
         admitted=pl.lit(None, dtype=pl.Int64()),
         plans=pl.lit(0, dtype=pl.Int32()),
@@ -83,7 +96,7 @@ def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData)
     )
     fairness = finish_time_fairness(cluster, jobs, table)
     table = table.with_columns(fairness).select(run.jobs.columns)
-    slots = _slots(run, table, start / slot_seconds, end / slot_seconds, timed["gpus"].to_numpy())
+    slots = _slots(run, table, start / slot_seconds, end / slot_seconds, gpus)
     summary = summarise(table, slots)
     # The log may not have other resources. Their utilisation is unknown, and not 0 %.
     utilisation = cast(dict[str, float | None], summary["utilisation"])

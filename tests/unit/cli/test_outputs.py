@@ -10,16 +10,20 @@ import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import typer
+from rich.console import Console
 
 from shadowprice.cli import console
+from shadowprice.cli.commands import follow
 from shadowprice.cli.commands.bound import bound_progress
 from shadowprice.cli.console import NOTE_SECONDS, print_csv, print_more, progress_bar
 from shadowprice.cli.live import confirm, print_table
 from shadowprice.cli.main import app, main, report_errors
+from shadowprice.client import Client
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
@@ -214,3 +218,22 @@ def test_notes_of_a_conversion_are_one_line_each(
     notes = captured.err.splitlines()
     assert len(notes) == 3
     assert all(note.startswith("note: ") for note in notes)
+
+
+def test_a_cordoned_server_that_runs_jobs_is_busy_and_away() -> None:
+    servers = [
+        SimpleNamespace(state=state, jobs=jobs)
+        for state, jobs in (("up", ["a"]), ("up", []), ("cordoned", ["a"]), ("lost", []))
+    ]
+    client = cast(
+        Client,
+        SimpleNamespace(
+            service=lambda: SimpleNamespace(policy="fifo", slot=3, slot_seconds=60.0),
+            servers=lambda: servers,
+            jobs=lambda *_: iter(()),
+            address=SimpleNamespace(url="http://127.0.0.1:1"),
+        ),
+    )
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(follow._render_screen(client, 40))
+    assert "servers 2 busy, 1 idle, 2 away" in console.export_text()

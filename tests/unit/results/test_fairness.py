@@ -378,6 +378,11 @@ def test_a_log_has_the_metrics_that_it_can(tmp_path: Path) -> None:
     assert log.jobs["finish_time_fairness"].to_list() == pytest.approx(ratios)
     assert log.summary["finish_time_fairness"]["worst"] == pytest.approx(max(ratios))
     assert (log.summary["restarts"], log.summary["lost_gpu_hours"]) == (None, None)
+    gpus_of_worker = [int(job.worker[0]) // 1000 for job in scenario.jobs]
+    traced = [(6, 2), (2, 8), (12, 4), (1, 1)]  # slots from start to end, and GPUs
+    assert log.jobs["worker_slots"].to_list() == [
+        slots * gpus // each for (slots, gpus), each in zip(traced, gpus_of_worker, strict=True)
+    ]
     assert log.summary["abandoned_work"] == 0.0
     # An earlier attempt of the second job ran for half an hour on its 8 GPUs.
     lost = trace.jobs.with_columns(lost=pl.Series([None, 1800.0, None, 0.0]))

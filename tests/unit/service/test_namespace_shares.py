@@ -96,7 +96,7 @@ def test_a_share_is_read_in_the_units_of_the_cluster(
         (space("a", "{gpu: many}"), "shadowprice.io/share.gpu"),
         (space("a", "{gpu: -1}"), "shadowprice.io/share.gpu"),
         (space("a", "{gpus: 8}"), "no server has 'gpus'; counted here: gpu, cpu, memory"),
-        (space("a", "{gpu: 8 GiB}"), "gpu is in another unit; write it like"),
+        (space("a", "{gpu: 8 GiB}"), "gpu is in another unit; write it like 8"),
         (space("a", "[" * 9999), "cannot be read"),
         (space("a", "{gpu: !!bool maybe}"), "cannot be read"),
         (space("a", "{gpu: !!float ''}"), "cannot be read"),

@@ -207,11 +207,13 @@ def _render_screen(client: Client, height: int) -> RenderableType:
     remaining = max(2, limit - len(running))
     waiting = list(islice(client.jobs("admitted", "standby", "pending"), remaining))
     busy = sum(bool(server.jobs) for server in servers)
+    # A cordoned server is unavailable, but may still run jobs.
+    idle = sum(server.state == "up" and not server.jobs for server in servers)
     unavailable = sum(server.state != "up" for server in servers)
     head = (
         f"{client.address.url}  policy {service.policy}  slot "
         f"{'-' if service.slot is None else service.slot} of {service.slot_seconds:g} s  "
-        f"servers {busy} busy, {len(servers) - busy - unavailable} idle, {unavailable} away  "
+        f"servers {busy} busy, {idle} idle, {unavailable} away  "
         f"{datetime.now(UTC).astimezone():%H:%M:%S}"
     )
     rows = squeue_rows([*running, *waiting], datetime.now(UTC))

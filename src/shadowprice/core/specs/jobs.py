@@ -19,6 +19,7 @@ from pydantic import (
 
 from shadowprice.core import bounds, moments
 from shadowprice.core.amounts import (
+    EXAMPLE_AMOUNTS,
     Amount,
     Dimension,
     Duration,
@@ -170,9 +171,9 @@ _STEP_TIME: Final = "steps and minibatch_time, the time of a step on one worker"
 _WORKERS: Final = "workers: {min: 1, max: 4}"
 
 _DIMENSION_TEXTS: Final = {
-    Dimension.COUNT: "a count; write it like 8",
-    Dimension.BYTES: "bytes; write it like 8GB",
-    Dimension.RATE: "a rate; write it like 8Gbps",
+    Dimension.COUNT: "a count",
+    Dimension.BYTES: "bytes",
+    Dimension.RATE: "a rate",
 }
 
 
@@ -551,7 +552,7 @@ class JobSpec(fields.Spec):
                 if amount.value and amount.dimension is not expected:
                     raise InputError(
                         f"{name} is given as {amount}, but servers state it as "
-                        f"{_DIMENSION_TEXTS[expected]}"
+                        f"{_DIMENSION_TEXTS[expected]}; write it like {EXAMPLE_AMOUNTS[expected]}"
                     )
             elif name == BANDWIDTH and amount.dimension is not Dimension.RATE:
                 raise InputError(f"bandwidth is given as {amount}; write it like 10Gbps")

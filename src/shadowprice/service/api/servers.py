@@ -9,7 +9,13 @@ from pydantic import field_validator
 
 from shadowprice import rest
 from shadowprice.core import bounds
-from shadowprice.core.amounts import UNLIMITED, Amount, Dimension, format_amount
+from shadowprice.core.amounts import (
+    EXAMPLE_AMOUNTS,
+    UNLIMITED,
+    Amount,
+    Dimension,
+    format_amount,
+)
 from shadowprice.core.cluster import Cluster as EngineCluster
 from shadowprice.core.cluster import Role
 from shadowprice.core.errors import Fault, InputError
@@ -144,7 +150,7 @@ def checked_amounts(
             faults.append(Fault(f"{location}.{quote_for_display(name)}", message, hint))
         elif amount.value and amount.dimension is not cluster.dimensions[cluster.column[name]]:
             dimension: Dimension = cluster.dimensions[cluster.column[name]]
-            hint = f"write it like {format_amount(8 * 10**9, dimension)}"
+            hint = f"write it like {EXAMPLE_AMOUNTS[dimension]}"
             faults.append(Fault(f"{location}.{name}", "is in another unit", hint))
     if faults:
         raise InputError(faults)

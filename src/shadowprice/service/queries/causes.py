@@ -33,7 +33,7 @@ MIN_CAUSE_SECONDS: Final = 0.001  # causes with fewer seconds are ignored
 MAX_GENERATIONS: Final = 1_000  # maximum number of generations to read, newest first
 _PLANNED: Final = frozenset({"move", "revision"})
 """Causes of an end after which a pause is part of the policy's plan, so that it is no delay."""
-_ENDS: Final = ("lost", "displaced", "retrying", "start-failed", "revised", "standby", "resized")
+_ENDS: Final = ("lost", "displaced", "retrying", "start-failed", "revised", "standby")
 """Kinds of events that explain the end of a generation."""
 
 

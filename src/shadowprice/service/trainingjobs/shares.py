@@ -19,7 +19,7 @@ from typing import Any, Final
 import yaml
 
 from shadowprice.core import bounds
-from shadowprice.core.amounts import format_amount
+from shadowprice.core.amounts import EXAMPLE_AMOUNTS, format_amount
 from shadowprice.core.cluster import Cluster, Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.specs.cluster import TenantSpec
@@ -132,7 +132,7 @@ def _share_from_annotation(stated: ShareStatement, cluster: Cluster) -> dict[str
             raise InputError(f"{SHARE}: no server has {unknown}; counted here: {known}")
         kind = cluster.dimensions[cluster.column[resource]]
         if amount.value and amount.dimension is not kind:
-            example = format_amount(8 * 10**9, kind)
+            example = EXAMPLE_AMOUNTS[kind]
             raise InputError(f"{SHARE}: {name} is in another unit; write it like {example}")
         share[resource] = amount.value
     return share

@@ -106,8 +106,6 @@ def worker_main(
             request = connection.recv()
         except EOFError:
             return
-        if request is None:
-            return
         # The payload is unpickled below, where its errors count as failures of the task.
         task, copy, scratch, payload = request
         _current = Attempt(task, copy, None if scratch is None else Path(scratch), request_token)
