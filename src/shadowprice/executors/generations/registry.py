@@ -369,14 +369,14 @@ class GenerationRegistry(Generic[GenerationT]):
         return self._locks.setdefault(job, asyncio.Lock())
 
     @property
-    def live(self) -> list[GenerationT]:
+    def unended(self) -> list[GenerationT]:
         """The generations that haven't ended."""
         return [entry for entry in self.entries.values() if not entry.is_finished]
 
     @property
     def allocations(self) -> list[Mapping[str, Any]]:
         """Processes' demands and servers, of the generations that haven't ended."""
-        return [record for entry in self.live for record in entry.allocations]
+        return [record for entry in self.unended for record in entry.allocations]
 
     @property
     def in_acceptance_order(self) -> list[GenerationT]:
@@ -679,7 +679,7 @@ class DiskExecutor(ExecutorBase[GenerationT]):
     async def release(self, job: str) -> None:
         """Delete the files that a closed job didn't change; see `UnpacksFiles`."""
         async with self._registry.job_lock(job):
-            if any(entry.job == job for entry in self._registry.live):
+            if any(entry.job == job for entry in self._registry.unended):
                 return
             with self._raising_executor_errors():
                 loop = asyncio.get_running_loop()

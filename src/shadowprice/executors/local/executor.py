@@ -304,7 +304,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             validate_spec(spec)
             user = user_credentials(spec.program.user) if spec.program.user else None
             allocations = self._machine.allocate(spec, self._registry.allocations)
-            port = launch_plan.free_port({other.port for other in self._registry.live})
+            port = launch_plan.free_port({other.port for other in self._registry.unended})
         except PlacementError as error:
             return {}, str(error)
         directory, progress = self._job_directory(spec), entry.generation.progress
@@ -371,7 +371,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     async def _poll_progress(self) -> list[contract.Progressed]:
         async with contextlib.AsyncExitStack() as locks:
             # The lock's holder is emitting that entry's progress already.
-            entries = [entry for entry in self._registry.live if not entry.refreshing.locked()]
+            entries = [entry for entry in self._registry.unended if not entry.refreshing.locked()]
             for unlocked in entries:
                 await locks.enter_async_context(unlocked.refreshing)
             reports = await asyncio.to_thread(lambda: [entry.poll_progress() for entry in entries])
@@ -389,7 +389,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                     continue
             self._launched.discard(process)
         unexpected: list[Exception] = []
-        live = {(entry.job, entry.number): entry for entry in self._registry.live}
+        live = {(entry.job, entry.number): entry for entry in self._registry.unended}
         for recorded in (self._launch_errors, self._warnings):
             for key in recorded.keys() - live.keys():
                 del recorded[key]
