@@ -19,9 +19,9 @@ from shadowprice.core.job_keys import Owner, key_digest
 from shadowprice.executors import contract
 from shadowprice.executors.background import run_all
 from shadowprice.executors.contract import Election, ExecutorError
+from shadowprice.executors.generations.base import ExecutorBase, read_chunk
 from shadowprice.executors.generations.disk import make_private
 from shadowprice.executors.generations.generation import TERMINAL_PHASES, Phase
-from shadowprice.executors.generations.registry import ExecutorBase, read_chunk
 from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS, JobDirectories
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.controller import KubernetesGenerationController

@@ -27,6 +27,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job_keys import key_digest, name_of_key
 from shadowprice.executors import contract
 from shadowprice.executors.background import run_all
+from shadowprice.executors.generations.base import DiskExecutor
 from shadowprice.executors.generations.disk import make_private
 from shadowprice.executors.generations.generation import (
     TERMINAL_PHASES,
@@ -35,7 +36,7 @@ from shadowprice.executors.generations.generation import (
     boot_id,
     start_time,
 )
-from shadowprice.executors.generations.registry import DiskExecutor, TrackedGeneration
+from shadowprice.executors.generations.registry import TrackedGeneration
 from shadowprice.executors.local import launch_plan
 from shadowprice.executors.local.launch_plan import UserJobDirs, user_credentials
 from shadowprice.executors.local.machine import MachineAllocator, physical_devices

@@ -17,9 +17,9 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.executors import contract
 from shadowprice.executors.background import run_all
+from shadowprice.executors.generations.base import MAX_CHUNK_BYTES, DiskExecutor, read_chunk
 from shadowprice.executors.generations.disk import create_file, make_private
 from shadowprice.executors.generations.generation import Phase
-from shadowprice.executors.generations.registry import MAX_CHUNK_BYTES, DiskExecutor, read_chunk
 from shadowprice.executors.ray.bridge_client import (
     MAX_CONNECT_ATTEMPTS,
     BridgeClient,
