@@ -231,7 +231,7 @@ def test_moved_directory_costs_no_running_generation(local: LocalHarness) -> Non
         assert isinstance(executor, module.LocalExecutor)
         await executor.start(spec("job", 1, POLITE))
         await ready(executor, "job")
-        (entry,) = executor._registry.live
+        (entry,) = executor._registry.unended
         aside = own.path.rename(own.path.with_name("aside"))
         own.path.mkdir()
         (own.path / "jobs").mkdir()

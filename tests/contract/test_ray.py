@@ -383,7 +383,7 @@ def test_log_of_a_process_without_an_actor_can_be_read_while_others_run(
         for process in ("worker-0", "worker-1"):
             await ready(executor, "job", process=process)
         harness.kill_agent("job", 1)
-        [entry] = executor._registry.live
+        [entry] = executor._registry.unended
         first = next(part for part in entry.parts.values() if part.process == "worker-0")
         await eventually(lambda: not first.on_node)
         assert (await executor.logs("job", 1)).text.startswith("ready\n")

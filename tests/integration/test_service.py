@@ -910,7 +910,7 @@ def test_job_view_shows_why_its_generation_cannot_end(tmp_path: Path) -> None:
         assert execution is not None
         report = Ended(0, "own", 3, 1.0, Ending.DONE, 0, "")
         execution.pending.keep(report)
-        [entry] = execution.pending.kept.values()
+        [entry] = execution.pending.unrecorded.values()
         execution.pending.retry_later(entry, PolicyError("of secret"))
         entry.due = float("inf")
         text = live.client.get("/v1/jobs/own").json()["obstacle"]

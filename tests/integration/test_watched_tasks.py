@@ -82,7 +82,7 @@ def _method(owner: Any, name: str) -> Patch:
 
 FAULTS: dict[str, tuple[Patch, str, str]] = {
     "watch": (_watching, "following the executor's reports", "watch"),
-    "reports": (_method(ExecutionController, "record_reports"), "recording reports", "runner"),
+    "reports": (_method(ExecutionController, "sync_reports"), "recording reports", "runner"),
     "orders": (_method(ExecutionController, "send_commands"), "sending commands", "runner"),
     "resync": (
         _method(LocalExecutor, "_check_supervisor"),

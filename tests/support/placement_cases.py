@@ -28,7 +28,7 @@ def random_jobs(rng: np.random.Generator, rows: int, resources: int) -> JobArray
         ps_counts=-(-workers // 2) * (ps.sum(axis=1) > 0)[:, None],
         gains=workers,
         counted_gains=wide,
-        starts_free=np.zeros(rows, np.bool_),
+        first_start_free=np.zeros(rows, np.bool_),
         hull_size=none,
         spread_hull_size=none,
         hull=wide,

@@ -249,11 +249,11 @@ class SimulatedHour:
 
     async def _turn(self) -> None:
         await self.driver.turn()
-        self.execution.pending.reports += self.executor.reports()
-        for kept in self.execution.pending.kept.values():
+        self.execution.pending.received += self.executor.reports()
+        for kept in self.execution.pending.unrecorded.values():
             kept.due = 0.0  # a turn is longer than the first backoff
         try:
-            await self.execution.record_reports()
+            await self.execution.sync_reports()
             await self.execution.send_commands()
         except (ProblemError, PolicyError):
             self.refusals += 1

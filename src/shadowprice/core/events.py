@@ -120,7 +120,7 @@ class JobRevised(EngineMessage):
 
 @dataclass(frozen=True, slots=True)
 class GenerationEvent(EngineMessage):
-    """Common fields of events of a job's generation, which are ignored if it isn't the newest."""
+    """Common fields of events of a job's generation; those of older generations are ignored."""
 
     slot: int
     job: str
@@ -249,8 +249,9 @@ class JobsFinished(EngineMessage):
 
 @dataclass(frozen=True, slots=True)
 class JobsDisplaced(EngineMessage):
-    """Admitted jobs, in order of arrival, lost their placement and must be replanned or dropped.
+    """Admitted jobs, in order of arrival, lost their placement.
 
+    The policy may replan or drop them now or later.
     ``slot`` is the first slot in which they could run again. ``server`` is the row of the server
     whose loss displaced them. It is None for other causes: a plan that falls short, a failed start,
     changed servers, or the end of the timespan.
@@ -369,7 +370,7 @@ class Promise(EngineMessage):
     expected : int or None
         Completion slot in the present plan.
     payoff, utility, cost : float
-        Utility of the expected completion, its cost to other jobs, and the difference (payoff).
+        Difference of the next two; utility of the expected completion; its cost to other jobs.
     message : str
         Why a promise changed.
     copies : tuple of TaskCopies
@@ -419,7 +420,7 @@ class Displace(EngineMessage):
 
 @dataclass(frozen=True, slots=True)
 class Drop(EngineMessage):
-    """Abandon an admitted job that can't be completed."""
+    """Abandon an open job that can't be completed, such as one that was admitted or ran before."""
 
     job: str
     refusal: Refusal

@@ -1,10 +1,11 @@
 """Unstoppable generations: policies must not stop or move them.
 
-A generation is unstoppable if its job can't resume from saved progress, or if it hasn't made
-progress yet that could be saved. A stop would lose its work. So a policy only stops a job that has
-saved progress since its last stop, which bounds the number of stops. A generation on a cordoned
-server is unstoppable too, because it couldn't return. An unstoppable generation stops only if its
-job is cancelled, the timespan ends, or its server is lost, drained or gets another role.
+A generation is unstoppable if its job isn't known to resume from saved progress, or if it has
+reported progress, but none that it can have saved since it resumed. A stop would lose its work. So
+a policy only stops a job that has saved progress since its last stop, or reports none. A generation
+on a cordoned server is unstoppable too, because it couldn't return. An unstoppable generation stops
+only if its job is cancelled, the timespan ends, or its server is lost, drained or gets another
+role.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ for the end, and starts the next one.
 
 Commands and reports. An executor makes a command (`start`, `stop`) durable, and then returns a
 `Receipt`. `watch` reports the effect. An accepted generation is reported `Started` or
-`StartRefused`, and a started one is reported `Ended`: exactly one of each, in that order. An
-executor may repeat a report unchanged until `acknowledge_end`. So a service that was down for any
-time receives every report that it didn't record.
+`StartRefused`, and a started one is reported `Ended`: one of each, in that order. An executor may
+repeat a report until `acknowledge_end`; only the stop command of a repeated end may differ. So a
+service that was down for any time receives every report that it didn't record.
 
 Fencing. The executor durably stores the newest generation of each job that a `start` or a `stop`
 named. A `start` of an older generation is stale, and a `start` of the same one is a duplicate.

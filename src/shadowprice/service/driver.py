@@ -294,7 +294,9 @@ class Driver:
         operations = [entry.operation for entry in pending]
         recorded = [item.reports for item in operations if isinstance(item, RecordReports)]
         reports, last_reports = list(chain(*recorded)), self._progress.last_reports
-        return AdvanceSlots(self._virtual, self._stale_jobs(), reports, self._since, last_reports)
+        return AdvanceSlots(
+            self._virtual, self._stale_jobs(), reports, self._reports_since, last_reports
+        )
 
     def _stale_jobs(self) -> frozenset[str]:
         """Return the jobs whose current progress is unknown: all jobs if the executor fails."""
@@ -325,7 +327,7 @@ class Driver:
             await asyncio.sleep(remaining)
 
     def _start_collecting(self) -> None:
-        self._since, self._collecting_since = self._clock.now(), monotonic()
+        self._reports_since, self._collecting_since = self._clock.now(), monotonic()
 
     async def _poll_progress(self) -> None:
         """Poll current progress; on timeout or error, the slot is accounted without it."""

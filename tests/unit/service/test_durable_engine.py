@@ -224,7 +224,7 @@ def test_a_job_that_was_done_later_is_not_abandoned_for_the_slots_before(tmp_pat
     bench.clock.advance(4 * SLOT)  # nothing was recorded meanwhile, not even the start
     done = bench.clock.wall() / SECOND - SLOT / 2
     end = Ended(0, "first", order.generation, done, Ending.DONE, 0, "")
-    bench.commit(AdvanceSlots(reports=[end], since=bench.clock.wall()))
+    bench.commit(AdvanceSlots(reports=[end], reports_since=bench.clock.wall()))
     view = bench.durable.state.views.get("first")
     assert view is None or view.state is State.FINISHED
     assert bench.event_kinds("first")[-1] == "finished"
@@ -550,7 +550,7 @@ def test_slots_of_a_downtime_count_as_stated_until_a_job_reports(
     bench.clock.advance(5 * SLOT)
     since = bench.durable.state.clock.now()
     bench.report_progress("files", 60.0)
-    bench.commit(AdvanceSlots(since=since, last_reports={"files": since}))
+    bench.commit(AdvanceSlots(reports_since=since, last_reports={"files": since}))
     views = bench.durable.state.views
     assert views["files"].progress == 60.0
     assert views["posts"].progress == 20.0 + 5 * 10.0

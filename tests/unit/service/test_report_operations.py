@@ -73,9 +73,9 @@ class Played(SimulatedHour):
     async def hear(self, *reports: Report, later: bool = False) -> None:
         """Record reports; later: once the backoff is over."""
         if later:
-            for entry in self.execution.pending.kept.values():
+            for entry in self.execution.pending.unrecorded.values():
                 entry.due = 0.0
-        self.execution.pending.reports += reports
+        self.execution.pending.received += reports
         await self.execution.record_pending()
 
     @property
@@ -185,7 +185,7 @@ def test_unrecorded_start_is_dropped_after_the_end(
         await hour.hear(hour.end("job"))
         assert hour.state("job") == "finished"
         assert hour.execution.health_error is None
-        assert not hour.execution.pending.kept
+        assert not hour.execution.pending.unrecorded
 
     play(tmp_path, scenario)
 
@@ -203,7 +203,7 @@ def test_only_an_end_or_a_refused_start_that_cannot_be_recorded_is_an_obstacle(
         ):
             await hour.hear(report)
             assert hour.execution.health_error is not None
-            await hour.execution.record_reports()
+            await hour.execution.sync_reports()
             assert hour.execution.obstacles() == []
         with hour.store.reading() as connection:
             kinds = [event.kind for event in list_events(connection, after=0, job="job")]
@@ -381,7 +381,7 @@ def test_missed_end_is_found_by_the_next_resync(tmp_path: Path) -> None:
         await hour.begin("job")
         hour.end("job")  # reported without a listener
         hour.execution._resync = True
-        await hour.execution.record_reports()
+        await hour.execution.sync_reports()
         assert hour.state("job") == "finished"
         assert ("job", 1) in hour.world.forgotten
 

@@ -4,12 +4,14 @@
 command. The supervisor holds the directory's lock while it lives. Every change is durable before it
 takes effect:
 
+    (created) -> accepted or refused
     accepted -> launching -> running -> ended
     accepted -> refused
+    launching -> ended                         if the supervisor is lost
 
 Only the holder of the lock writes ``state``. A generation is launched only from ``accepted``, and
-``launching`` is durable before any process exists. So no generation is launched twice, whichever
-process crashes. Standard library only.
+``launching`` is durable before any process of the job exists. So no generation is launched twice,
+whichever process crashes. Standard library only.
 """
 
 from __future__ import annotations

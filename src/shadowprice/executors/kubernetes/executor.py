@@ -19,9 +19,9 @@ from shadowprice.core.job_keys import Owner, key_digest
 from shadowprice.executors import contract
 from shadowprice.executors.background import run_all
 from shadowprice.executors.contract import Election, ExecutorError
+from shadowprice.executors.generations.base import ExecutorBase, read_chunk
 from shadowprice.executors.generations.disk import make_private
 from shadowprice.executors.generations.generation import TERMINAL_PHASES, Phase
-from shadowprice.executors.generations.registry import ExecutorBase, read_chunk
 from shadowprice.executors.generations.store import KEPT_LOG_GENERATIONS, JobDirectories
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.controller import KubernetesGenerationController
@@ -335,7 +335,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
                 tuple(dict.fromkeys(part.server for part in entry.parts.values())),
                 entry.obstacle,
             )
-            for entry in self._registry.live
+            for entry in self._registry.unended
             if entry.obstacle
         ]
         strays: dict[tuple[str, int], list[tuple[str, PodView]]] = {}
@@ -395,7 +395,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
             entry.changed.set()
 
     def _on_node_changed(self, name: str) -> None:
-        for entry in self._registry.live:
+        for entry in self._registry.unended:
             if any(part.server == name for part in entry.parts.values()):
                 entry.changed.set()
 
@@ -463,7 +463,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
         self._refusals = {key: text for key, text in self._refusals.items() if key in orphans}
 
     def _live(self) -> set[tuple[str, int]]:
-        return {(entry.key, entry.number) for entry in self._registry.live}
+        return {(entry.key, entry.number) for entry in self._registry.unended}
 
     def _poll_nodes(self) -> None:
         """Update the servers from the cached nodes and pods, and report changes."""
@@ -499,7 +499,7 @@ class KubernetesExecutor(ExecutorBase[KubernetesGeneration]):
     async def delete_job_data(self, job: str) -> None:
         """Remove the files and records of a finished job."""
         async with self._registry.job_lock(job):
-            if any(entry.job == job for entry in self._registry.live):
+            if any(entry.job == job for entry in self._registry.unended):
                 return
             records = self.session.records
             with _raising_executor_errors():

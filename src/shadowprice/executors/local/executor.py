@@ -27,6 +27,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job_keys import key_digest, name_of_key
 from shadowprice.executors import contract
 from shadowprice.executors.background import run_all
+from shadowprice.executors.generations.base import DiskExecutor
 from shadowprice.executors.generations.disk import make_private
 from shadowprice.executors.generations.generation import (
     TERMINAL_PHASES,
@@ -35,7 +36,7 @@ from shadowprice.executors.generations.generation import (
     boot_id,
     start_time,
 )
-from shadowprice.executors.generations.registry import DiskExecutor, TrackedGeneration
+from shadowprice.executors.generations.registry import TrackedGeneration
 from shadowprice.executors.local import launch_plan
 from shadowprice.executors.local.launch_plan import UserJobDirs, user_credentials
 from shadowprice.executors.local.machine import MachineAllocator, physical_devices
@@ -304,7 +305,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             validate_spec(spec)
             user = user_credentials(spec.program.user) if spec.program.user else None
             allocations = self._machine.allocate(spec, self._registry.allocations)
-            port = launch_plan.free_port({other.port for other in self._registry.live})
+            port = launch_plan.free_port({other.port for other in self._registry.unended})
         except PlacementError as error:
             return {}, str(error)
         directory, progress = self._job_directory(spec), entry.generation.progress
@@ -371,7 +372,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     async def _poll_progress(self) -> list[contract.Progressed]:
         async with contextlib.AsyncExitStack() as locks:
             # The lock's holder is emitting that entry's progress already.
-            entries = [entry for entry in self._registry.live if not entry.refreshing.locked()]
+            entries = [entry for entry in self._registry.unended if not entry.refreshing.locked()]
             for unlocked in entries:
                 await locks.enter_async_context(unlocked.refreshing)
             reports = await asyncio.to_thread(lambda: [entry.poll_progress() for entry in entries])
@@ -389,7 +390,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                     continue
             self._launched.discard(process)
         unexpected: list[Exception] = []
-        live = {(entry.job, entry.number): entry for entry in self._registry.live}
+        live = {(entry.job, entry.number): entry for entry in self._registry.unended}
         for recorded in (self._launch_errors, self._warnings):
             for key in recorded.keys() - live.keys():
                 del recorded[key]

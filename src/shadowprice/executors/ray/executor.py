@@ -17,9 +17,9 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.executors import contract
 from shadowprice.executors.background import run_all
+from shadowprice.executors.generations.base import MAX_CHUNK_BYTES, DiskExecutor, read_chunk
 from shadowprice.executors.generations.disk import create_file, make_private
 from shadowprice.executors.generations.generation import Phase
-from shadowprice.executors.generations.registry import MAX_CHUNK_BYTES, DiskExecutor, read_chunk
 from shadowprice.executors.ray.bridge_client import (
     MAX_CONNECT_ATTEMPTS,
     BridgeClient,
@@ -108,7 +108,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         except BaseException:
             await self.close()
             raise
-        for entry in self._registry.live:
+        for entry in self._registry.unended:
             self._drive(entry)
         self._background.spawn_repeating(
             "resync", self._resync, "polling the nodes of Ray", RESYNC_SECONDS
@@ -232,7 +232,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     async def _poll_progress(self) -> list[contract.Progressed]:
         running = {
             name: entry
-            for entry in self._registry.live
+            for entry in self._registry.unended
             for name, part in entry.parts.items()
             if part.attached and part.end is None
         }
@@ -260,7 +260,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     def stale_jobs(self) -> frozenset[str]:
         """Return the jobs whose actors didn't respond to the last poll; see `PollsProgress`."""
-        return frozenset(entry.job for entry in self._registry.live if entry.is_stale)
+        return frozenset(entry.job for entry in self._registry.unended if entry.is_stale)
 
     async def _resync(self) -> None:
         try:

@@ -159,7 +159,7 @@ class Placements(NamedTuple):
         return self.server[part], self.workers[part], self.ps[part]
 
     def replaced(self, row: int, servers: Integers, workers: Integers, ps: Integers) -> Placements:
-        """Give a row other entries; return the result."""
+        """Give a row other entries; return the result, which replaces this object."""
         self.first[row], self.size[row] = len(self.server), len(servers)
         return self._replace(
             server=np.append(self.server, servers),

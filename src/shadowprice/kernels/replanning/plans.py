@@ -40,8 +40,8 @@ class JobArrays(NamedTuple):
 
     The levels of a job are its useful worker counts: each gains more than all smaller ones of the
     same mode. Spread levels, at the external rate, come first. Co-located levels, at the internal
-    rate, follow; a job with one rate has none. The hulls are the upper hulls of both curves through
-    the origin.
+    rate, follow; a job with one rate has none. A level is given by its position in the row. The
+    hulls are the upper hulls of both curves through the origin.
     """
 
     worker: Integers  # demand, shape (rows, resources)
@@ -54,7 +54,7 @@ class JobArrays(NamedTuple):
     # Progress units of each level per slot that plans count on. Those of promises count on a
     # restart in every slot, so that no move can break one; other plans may count on more.
     counted_gains: Integers
-    starts_free: Flags  # the first slot yields `gains`, because only later starts cost progress
+    first_start_free: Flags  # the first slot yields `gains`; only if later starts cost progress
     hull_size: Integers  # number of levels on the hulls
     spread_hull_size: Integers  # number of those on the spread curve
     hull: Integers  # the levels on the hulls, ascending, shape (rows, width)
@@ -85,7 +85,7 @@ def max_gain(jobs: JobArrays, row: int) -> int:
 @inlined
 def first_slot_gains(jobs: JobArrays, row: int) -> Integers:
     """Return the certain progress units of a job's first slot, by level."""
-    first: Integers = jobs.gains[row] if jobs.starts_free[row] else jobs.counted_gains[row]
+    first: Integers = jobs.gains[row] if jobs.first_start_free[row] else jobs.counted_gains[row]
     return first
 
 
@@ -296,7 +296,7 @@ def min_final_level(
     top = jobs.hull[row, ceiling]
     first = jobs.spread_levels[row] if top >= jobs.spread_levels[row] else FIRST_SPREAD_LEVEL
     remaining = jobs.remaining[row]
-    starts_free = jobs.starts_free[row]
+    starts_free = jobs.first_start_free[row]
     level = -1
     for k in range(line.used[0]):
         if line.start[k] > completion:
@@ -483,7 +483,7 @@ def allocate_rest_of_plan(
     """Allocate the rest of an earlier plan; return False if it doesn't fit or do the work."""
     next_slot = line.start[0]
     remaining = jobs.remaining[row]
-    starts_free = jobs.starts_free[row]
+    starts_free = jobs.first_start_free[row]
     start = next_slot
     runs = 0
     for n in range(old.runs[row]):
@@ -588,7 +588,7 @@ def replay_plans(
 def best_plan(
     line: Timeline, jobs: JobArrays, row: int, price: Floats
 ) -> tuple[int, int, int, float, float]:
-    """Return the plan with the largest payoff that a job can have in a timeline.
+    """Return the plan with the largest payoff in a timeline among those tried.
 
     Completion slots are tried from the earliest on: multiples of the shortest duration, and slots
     by which the utility has lost a given part. Each is planned with its least ceiling, co-located

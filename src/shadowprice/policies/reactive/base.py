@@ -36,7 +36,7 @@ P = TypeVar("P", bound=Parameters)
 
 
 class ReactivePolicy(ABC, Generic[P]):
-    """A policy that only decides the next slot; a subclass defines a method for each event."""
+    """A policy whose decisions only place jobs in the next slot, with a method for each event."""
 
     capabilities: ClassVar[Capabilities]
 

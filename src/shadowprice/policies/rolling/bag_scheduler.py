@@ -31,10 +31,10 @@ from shadowprice.policies.bags.planner import (
 )
 from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.rolling.offers import NO_CEILING, Offer, end_waiting
-from shadowprice.policies.rolling.planner import CapacityScope, Planner
+from shadowprice.policies.rolling.planner import CountedPlans, Planner
 from shadowprice.policies.rolling.state import BagPlan, State
 
-_MAX_COPIES: Final = 256  # limit of the copies counted in a slot, or 16 per task if that is more
+_MAX_COPIES: Final = 256  # counted of a slot's free capacity, or 16 per task if that is more
 _MAX_PLANNED: Final = 32  # maximum number of bags that are planned when a slot begins
 
 
@@ -54,7 +54,7 @@ class BagScheduler:
     # ---------------------------------------------------------------- submission
 
     def density(self, state: State, slot: int, job: Job) -> float:
-        """Return the maximum utility of a bag per weighted worker-slot, with one copy per task."""
+        """Return the maximum utility per worker-slot (`ranking_weights`) with a copy per task."""
         bag = job.bag
         assert bag is not None
         soonest = slot + bag.shortest_slots - 1
@@ -65,16 +65,16 @@ class BagScheduler:
     def answer(self, state: State, slot: int, job: Job) -> Promise | Refusal:
         """Return the promise of a new bag, or its refusal."""
         price = state.demand.copy_cost(slot, job)
-        offer = self._offer(state, slot, job, price, CapacityScope.ALL)
+        offer = self._offer(state, slot, job, price, CountedPlans.ALL)
         if promise := self._promise(state, slot, job, offer):
             return promise
-        alone = self._offer(state, slot, job, price, CapacityScope.NONE)
+        alone = self._offer(state, slot, job, price, CountedPlans.NONE)
         if alone is None:
             return self._refuse_out_of_reach(state, slot, job)
         if alone.utility <= alone.cost:
             return alone.refuse_below_price()
         if self._planner.revises:  # try a plan for which others must move
-            moved = self._offer(state, slot, job, price, CapacityScope.FIXED)
+            moved = self._offer(state, slot, job, price, CountedPlans.BAGS_AND_PINNED)
             if promise := self._promise(state, slot, job, moved):
                 return promise
         if offer is not None and offer.utility <= offer.cost:
@@ -85,14 +85,15 @@ class BagScheduler:
         """Return whether a bag could meet its deadline on all servers alone."""
         if not state.servers.all_up:  # lost servers may come back
             return True
-        if job.name in state.bags.promised_once:
+        if job.name in state.bags.promised_once:  # any miss probability is allowed; see `_offer`
             return self._usable_slots(slot, job) > 0
-        planner = self._search(state, slot, job, 0.0, CapacityScope.NONE, 1.0)
-        return planner is not None and planner.min_units(len(planner.utility) - 1) is not None
+        search = self._search(state, slot, job, 0.0, CountedPlans.NONE, 1.0)
+        # Whether any number of copies keeps a promise for the last usable slot.
+        return search is not None and search.min_units(len(search.utility) - 1) is not None
 
     def _refuse_out_of_reach(self, state: State, slot: int, job: Job) -> Refusal:
         remaining, slots = state.bags.remaining[job.name], self._usable_slots(slot, job)
-        capacity = self._capacity(state, slot, job, CapacityScope.NONE)
+        capacity = self._capacity(state, slot, job, CountedPlans.NONE)
         return refuse_infeasible_deadline(job, remaining, slot, slots, int(capacity.max(initial=0)))
 
     # ---------------------------------------------------------------- plans
@@ -103,11 +104,11 @@ class BagScheduler:
         end = min(job.arrival + job.bag.slots, slot + self._cluster.horizon)
         return (end if self._until is None else min(end, self._until)) - slot
 
-    def _capacity(self, state: State, slot: int, job: Job, scope: CapacityScope) -> Integers:
+    def _capacity(self, state: State, slot: int, job: Job, counted: CountedPlans) -> Integers:
         assert job.bag is not None
         limit = max(_MAX_COPIES, 16 * job.bag.tasks)
         end = slot + max(0, self._usable_slots(slot, job))
-        return self._planner.copy_capacity(state, slot, job, end, limit, scope)
+        return self._planner.copy_capacity(state, slot, job, end, limit, counted)
 
     def _search(
         self,
@@ -115,15 +116,15 @@ class BagScheduler:
         slot: int,
         job: Job,
         price: float,
-        scope: CapacityScope,
+        counted: CountedPlans,
         miss_factor: float,
     ) -> BagPlanner | None:
-        """Return the plan search in the free capacity; None if no slot or unit is free."""
+        """Return the plan search in what ``counted`` plans leave; None if no unit is free."""
         bag, elapsed = job.bag, slot - job.arrival
         assert bag is not None
-        capacity = self._capacity(state, slot, job, scope)
+        capacity = self._capacity(state, slot, job, counted)
         plan = state.bags.plans.get(job.name)
-        if plan is not None and scope is CapacityScope.ALL:  # a bag may use its own reservation
+        if plan is not None and counted is CountedPlans.ALL:  # a bag may use its own reservation
             own = [plan.count(slot + k) for k in range(len(capacity))]
             capacity = capacity + np.array(own, np.int64)
         if not len(capacity) or not capacity.any():
@@ -138,25 +139,25 @@ class BagScheduler:
         )
 
     def _offer(
-        self, state: State, slot: int, job: Job, price: float, scope: CapacityScope
+        self, state: State, slot: int, job: Job, price: float, counted: CountedPlans
     ) -> BagOffer | None:
-        """Return the plan with the largest payoff in the free capacity; None if there is none."""
+        """Return the plan with the largest payoff in what ``counted`` plans leave, or None."""
         bag = job.bag
         assert bag is not None
         # A bag that was promised once may have lost too much time for its miss probability. It gets
         # the best plan for twice that, four times, and so on.
         miss_factor = 1.0
         while miss_factor * bag.miss_probability < 1.0:
-            planner = self._search(state, slot, job, price, scope, miss_factor)
-            if planner is None:
+            search = self._search(state, slot, job, price, counted, miss_factor)
+            if search is None:
                 return None
-            plan = planner.best()
+            plan = search.best()
             if plan is not None:
-                completion = slot + plan.start + len(plan.places) - 1
+                target = completion = slot + plan.start + len(plan.places) - 1
                 utility = utility_value(job.utility, completion - job.arrival)
                 if utility <= 0.0:
                     return None
-                return BagOffer(completion, NO_CEILING, completion, utility, plan.cost, plan)
+                return BagOffer(target, NO_CEILING, completion, utility, plan.cost, plan)
             if job.name not in state.bags.promised_once:
                 return None
             miss_factor *= 2.0
@@ -235,8 +236,9 @@ class BagScheduler:
             del bags.broken[name]
             if name not in bags.promise:
                 continue
-            for scope in (CapacityScope.ALL, CapacityScope.FIXED)[: 1 + self._planner.revises]:
-                offer = self._offer(state, slot, job, 0.0, scope)
+            attempts = (CountedPlans.ALL, CountedPlans.BAGS_AND_PINNED)
+            for counted in attempts if self._planner.revises else attempts[:1]:
+                offer = self._offer(state, slot, job, 0.0, counted)  # a promise isn't priced again
                 if promise := self._promise(state, slot, job, offer, reason):
                     yield promise
                     break
@@ -267,20 +269,20 @@ class BagScheduler:
         jobs.sort(key=lambda job: -self.density(state, slot, job))
         for job in islice(jobs, _MAX_PLANNED):
             price = 0.0 if at_no_cost else state.demand.copy_cost(slot, job)
-            offer = self._offer(state, slot, job, price, CapacityScope.ALL)
+            offer = self._offer(state, slot, job, price, CountedPlans.ALL)
             if at_no_cost and offer is not None and offer.plan.start:
                 continue
             if promise := self._promise(state, slot, job, offer):
                 yield promise
 
     def start_early(self, state: State, slot: int) -> None:
-        """Start later-planned bags now if that pays more and capacity is free."""
+        """Start later-planned bags now if capacity is free, unless that pays less."""
         for name, plan in islice(list(state.bags.plans.items()), _MAX_PLANNED):
             if plan.begun or plan.start == slot:
                 continue
             job = state.bags.jobs[name]
             price = state.demand.copy_cost(slot, job)
-            offer = self._offer(state, slot, job, price, CapacityScope.ALL)
+            offer = self._offer(state, slot, job, price, CountedPlans.ALL)
             if offer is None or offer.plan.start or offer.completion > plan.end:
                 continue
             utility = utility_value(job.utility, plan.end - job.arrival)

@@ -21,7 +21,7 @@ NO_CEILING: Final = -1  # of an offer whose plan isn't to be allocated in a time
 class Offer:
     """A plan that a job could have."""
 
-    target: int  # slot by which the plan was to complete; it may complete earlier
+    target: int  # slot by which it was to complete, at the latest; replaces a broken promise
     ceiling: int  # position on the job's hulls of the highest level that the plan takes
     completion: int  # slot in which the plan completes
     utility: float  # of that completion

@@ -46,16 +46,17 @@ class RunningJobs(NamedTuple):
 class OpenJobs(JobRows):
     """Open training jobs as rows; rows of removed jobs are reused.
 
+    A *level* is a useful worker count in a *mode*: on several servers, or on one (`JobArrays`).
     If a restart costs a job `_MAX_COUNTED_RESTART` of a slot or more, `JobArrays.counted_gains` is
     0, so only plans that never move count on its progress.
     """
 
     promise: Integers  # completion slot; -1 without a promise
     restart_loss: Floats  # share of a slot that a change of placement costs
-    level: Integers  # worker count in the newest slot, as in `JobArrays`; -1 for none
-    # Whether the next start costs progress: the job ran before, or first starts cost progress too.
+    level: Integers  # in the newest slot, as position in `JobArrays.worker_counts`; -1 for none
+    # Whether the next start is a restart: the job ran before, or first starts count as restarts.
     start_costs: Flags
-    slots_run: Integers  # in which it ran, with the slot under way; an upper bound
+    slots_run: Integers  # number of slots in which it ran, including the present one; upper bound
     # Progress units that remain after the slot under way, if it yields what plans count on; -1 for
     # rows that don't run in it.
     expected_remaining: Integers
@@ -67,7 +68,7 @@ class OpenJobs(JobRows):
     predicted: Flags  # whether the remaining work is a prediction (`limit_predictions`)
     unstoppable: Flags  # whether a stop would lose all work: it hasn't shown checkpoints
     # Whether plans must have one level without a pause. An elastic job that may still show
-    # checkpoints is planned as if it had them, because it needs its other levels then.
+    # checkpoints may change its level in plans, because it can as soon as it shows one.
     keeps_level: Flags
     payable: Flags  # whether its tenant could pay for a promise
 
@@ -89,7 +90,7 @@ class OpenJobs(JobRows):
         arrays: dict[str, Any] = dict.fromkeys(JobArrays._fields, np.zeros(0, np.int64))
         arrays |= dict.fromkeys(("worker", "ps"), np.zeros((0, len(cluster.resources)), np.int64))
         arrays |= dict.fromkeys(_BY_LEVEL, np.zeros((0, 8), np.int64))
-        arrays |= {"starts_free": np.zeros(0, np.bool_), "worths": self._utilities.columns}
+        arrays |= {"first_start_free": np.zeros(0, np.bool_), "worths": self._utilities.columns}
         self.arrays = JobArrays(**arrays)
         self._next = self.placements = Placements.empty(0)
 
@@ -119,7 +120,7 @@ class OpenJobs(JobRows):
         chosen = np.concatenate((spread, colocated))
         workers, ps_counts = job.worker_counts[chosen], job.ps_counts[chosen]
         gains = np.concatenate((job.gains[spread], job.internal_gains[colocated]))
-        restart_gains = job.moved_gains[spread], job.restart_internal_gains[colocated]
+        restart_gains = job.moved_gains[spread], job.restart_internal_gains[colocated]  # by mode
         self._widen(len(workers))
         tenant = self._quotas.row_of(self._cluster, job)
         fits = self._fits_alone(tenant, job, workers, ps_counts)
@@ -151,7 +152,7 @@ class OpenJobs(JobRows):
         arrays.tenant[row] = tenant
         loss = self.restart_loss[row] = float(job.restart)
         self.start_costs[row] = self._cluster.restart_first
-        arrays.starts_free[row] = 0.0 < loss < _MAX_COUNTED_RESTART and not self.start_costs[row]
+        arrays.first_start_free[row] = 0 < loss < _MAX_COUNTED_RESTART and not self.start_costs[row]
         if loss >= _MAX_COUNTED_RESTART:
             arrays.counted_gains[row] = 0
         self.slots_run[row] = 0
@@ -192,13 +193,13 @@ class OpenJobs(JobRows):
         if self._quotas.has_shares:
             limit = self._quotas.headroom(np.zeros_like(self._quotas.share), tenant)
             used = workers[:, None] * job.worker + ps_counts[:, None] * ps
-            fits &= ((used <= limit) | (limit < 0)).all(axis=1)
+            fits &= ((used <= limit) | (limit < 0)).all(axis=1)  # negative: not shared out
         return np.asarray(fits, np.bool_)
 
     def restore_job(
         self, state: JobState, before: OpenJobs, slot: int, running_slot: int | None
     ) -> None:
-        """Add an open job after a restart or a change of servers, with promise and placement.
+        """Add an open job when the policy resyncs, with its promise and placement.
 
         ``running_slot`` is the slot in progress if the job runs in it. The progress expected in
         this slot comes from ``before``, or else from the placement; without it, every promise would
@@ -210,7 +211,7 @@ class OpenJobs(JobRows):
         self.promise[row] = -1 if state.promise is None else state.promise
         is_first_run = state.started == running_slot and not self.start_costs[row]
         self.start_costs[row] |= state.started is not None
-        arrays.starts_free[row] &= not self.start_costs[row]
+        arrays.first_start_free[row] &= not self.start_costs[row]
         old_row = before.rows.get(state.job.name)
         if old_row is not None:
             self.slots_run[row] = before.slots_run[old_row]
@@ -302,7 +303,7 @@ class OpenJobs(JobRows):
         self.expected_remaining[rows] = np.where(level >= 0, remaining, -1)
         self.start_costs[rows] |= level >= 0
         self.slots_run[rows] += level >= 0
-        arrays.starts_free[rows] &= ~self.start_costs[rows]
+        arrays.first_start_free[rows] &= ~self.start_costs[rows]
 
     def _progress(self, rows: Integers, no_restart: Flags) -> Integers:
         """Return the progress units that plans count on for rows in a slot at their levels."""
@@ -325,7 +326,7 @@ class OpenJobs(JobRows):
     ) -> int:
         """Record up to ``slots`` more slots with the same placements; return how many.
 
-        Before each held slot, every running job must have made its planned progress. If a job
+        A slot is only held if every running job made its planned progress before it. If a job
         didn't before the first slot, the result is 0, and only remaining work is recorded. In slots
         before the last one, jobs make ``progress`` (units a slot), and no job completes.
         """
@@ -350,8 +351,9 @@ class OpenJobs(JobRows):
     def expected_gains(self, rows: Integers) -> Integers:
         """Return `JobArrays.counted_gains` with expected instead of certain progress of ``rows``.
 
-        A running job restarts unless it stays at its level. On higher levels it counts as if it
-        stayed, or as if it restarted in every slot, whichever yields more.
+        A waiting job counts with its full gains. A running job restarts unless it stays at its
+        level. On higher levels it counts as if it stayed, or as if it restarted in every slot,
+        whichever yields more.
         """
         arrays, level = self.arrays, self.level[rows, None]
         gains = arrays.gains[rows]
@@ -395,9 +397,9 @@ class OpenJobs(JobRows):
         fastest = np.maximum(self.max_gain[rows], self.max_gain_colocated[rows])
         return np.asarray(-(-self.arrays.remaining[rows] // fastest), np.int64)
 
-    def ends_first(self, job: Job, done: int) -> bool:
-        """Return whether slot ``done`` is too late only because the timespan ends before."""
-        return done > self.final_slot and done <= self._last_slot(job, NO_LAST_SLOT)
+    def only_after_end(self, job: Job, completion: int) -> bool:
+        """Return whether a completion slot is too late only because it is after the timespan."""
+        return self.final_slot < completion <= self._last_slot(job, NO_LAST_SLOT)
 
     def _last_slot(self, job: Job, final: int) -> int:
         """Return the last slot, up to ``final``, in which completing has a utility that counts."""
@@ -479,7 +481,7 @@ _COLUMNS: Final = {name: _UNUSED[kind] for name, kind in OpenJobs.__annotations_
 
 
 def _thinned(positions: Integers) -> Integers:
-    """Return at most `_MAX_LEVELS` of ``positions``: the lowest all, the higher ever fewer."""
+    """Return at most `_MAX_LEVELS` positions: half are the first ones, the rest ever sparser."""
     count, dense = len(positions), _MAX_LEVELS // 2
     if count <= _MAX_LEVELS:
         return positions
@@ -495,18 +497,18 @@ class ColocationFit:
 
     def __init__(self, cluster: Cluster) -> None:
         both = cluster.hosts_workers & cluster.hosts_ps
-        self._either = np.unique(cluster.capacity[cluster.hosts_workers], axis=0)
-        self._both = np.unique(cluster.capacity[both], axis=0)
+        self._worker_capacities = np.unique(cluster.capacity[cluster.hosts_workers], axis=0)
+        self._both_capacities = np.unique(cluster.capacity[both], axis=0)
 
     def choices(self, job: Job) -> Integers:
         """Return the positions of worker counts that fit on one server, if that is faster."""
         if not job.two_rates:
             return _NONE
         demand = job.worker_counts[:, None] * job.worker
-        servers = self._either
+        servers = self._worker_capacities
         if job.ps is not None:
             demand = demand + job.ps_counts[:, None] * job.ps
-            servers = self._both
+            servers = self._both_capacities
         too_large = (demand[:, None, :] > servers).any(axis=2)
         return np.flatnonzero(~np.all(too_large, axis=1))
 
@@ -520,7 +522,7 @@ def upper_hull(workers: Integers, gains: Integers) -> Integers:
     x = np.concatenate(([0], workers)).astype(np.float64)
     y = np.concatenate(([0], gains)).astype(np.float64)
     if len(workers) == 1 or (np.diff(y / x.clip(1))[1:] == 0).all():
-        return np.arange(len(workers), dtype=np.int64)
+        return np.arange(len(workers), dtype=np.int64)  # a proportional curve is its own hull
     kept = [0]
     for index in range(1, len(x)):
         while len(kept) > 1:

@@ -23,7 +23,7 @@ class RollingParameters(Parameters):
         description="with prices=given: utility that a promise pays for all of a resource in one "
         "slot; prices of several resources add up",
     )
-    # Maximum size of a promise: slots of the whole cluster for each slot of observed demand.
+    # Slots of the whole cluster for each slot of observed demand; given prices need no limit.
     evidence: float = Field(
         default=0.25,
         gt=0.0,

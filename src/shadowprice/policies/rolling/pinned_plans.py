@@ -312,7 +312,7 @@ def forbidden_levels(state: State, slot: int) -> Flags:
     - A job that can't be stopped keeps its level.
     """
     plan, jobs, arrays = state.plan, state.jobs, state.jobs.arrays
-    if not (plan.pinned or arrays.starts_free.any() or jobs.keeps_level.any()):
+    if not (plan.pinned or arrays.first_start_free.any() or jobs.keeps_level.any()):
         return np.zeros((0, 0), np.bool_)
     forbidden = np.zeros(arrays.gains.shape, np.bool_)
     if plan.pinned:
@@ -332,7 +332,7 @@ def forbidden_levels(state: State, slot: int) -> Flags:
     # A job that can't be stopped couldn't return to its plan.
     staying = [row for row in plan.pinned if jobs.unstoppable[row]]
     forbidden[[*state.unstoppable_plans, *staying, *keeping.tolist()]] = True
-    rows = np.flatnonzero(promised & arrays.starts_free & (level < 0))
+    rows = np.flatnonzero(promised & arrays.first_start_free & (level < 0))
     if len(rows):
         levels = plan.steps.level[rows]  # of each run; the first one without a pause starts the job
         first = levels[np.arange(len(rows)), np.argmax(levels >= 0, axis=1)]

@@ -26,11 +26,11 @@ _MAX_GROUPS: Final = 512
 _MAX_ORDERS: Final = 3  # maximum number of planning orders that are tried for a joint plan
 
 
-class CapacityScope(Enum):
+class CountedPlans(Enum):
     """Which plans reduce the free capacity: all, only those of bags and pinned jobs, or none."""
 
     ALL = "all"
-    FIXED = "fixed"
+    BAGS_AND_PINNED = "bags and pinned"
     NONE = "none"
 
 
@@ -131,7 +131,7 @@ class Planner:
                 state, slot, order, in_force, new_only=self._steady and not lean, lean_first=lean
             )
         if self._steady:  # attempt 1
-            # Attempt 2 needs the sets again. Otherwise each set is only made if it is needed.
+            # Attempt 2 needs the sets again. Without `steady`, it makes each set when it needs it.
             candidates = list(candidates)
             for pinned in candidates:
                 plan = self.carry_over(state, slot, pinned)
@@ -239,8 +239,8 @@ class Planner:
         """Return the plan with the largest payoff beside the joint plan; None if there is none.
 
         A running job that can't be stopped only has its pinned plan. ``price`` has the prices of a
-        worker and of a parameter server in a slot. The timeline's ``fitting`` keeps the levels that
-        fit, which `add_offer` reads.
+        worker and of a parameter server in a slot. The timeline's ``fitting`` has the levels that
+        fit until `add_last_offer` reads them.
         """
         plan = state.plan
         if (pinned := state.unstoppable_plans.get(row)) is not None:
@@ -259,15 +259,15 @@ class Planner:
 
     def offer_alone(self, state: State, slot: int, row: int, price: Floats) -> Offer | None:
         """Return the plan with the largest payoff if no other job existed, None without one."""
-        plan = self._new_plan(state, slot, {}, CapacityScope.NONE)
+        plan = self._new_plan(state, slot, {}, CountedPlans.NONE)
         return self._offer(plan, state.jobs.arrays, row, price)
 
     def _offer(self, plan: JointPlan, arrays: JobArrays, row: int, price: Floats) -> Offer | None:
         result = plans.best_plan(plan.line, arrays, row, price)
         return None if result[0] < 0 else Offer(*result)
 
-    def add_offer(self, state: State, row: int, offer: Offer) -> bool:
-        """Add an offer to the plan in force; return whether it fits.
+    def add_last_offer(self, state: State, row: int, offer: Offer) -> bool:
+        """Add the last result of `offer` to the plan in force; return whether it fits.
 
         Call it right after `offer`, because any other search or plan overwrites the timeline's
         ``fitting``. The plan of a job that can't be stopped is in force already.
@@ -330,12 +330,12 @@ class Planner:
         return WaitingPlans(target >= 0, target, completion, utility, cost, is_certain)
 
     def copy_capacity(
-        self, state: State, slot: int, job: Job, end: int, limit: int, scope: CapacityScope
+        self, state: State, slot: int, job: Job, end: int, limit: int, counted: CountedPlans
     ) -> Integers:
         """Return how many copies of a bag's tasks, up to a limit, fit in each slot."""
         plan = state.plan
-        if scope is not CapacityScope.ALL:
-            plan = self._new_plan(state, slot, plan.pinned, scope)
+        if counted is not CountedPlans.ALL:
+            plan = self._new_plan(state, slot, plan.pinned, counted)
         counts = np.zeros(max(0, end - slot), np.int64)
         tenant = self._quotas.row_of(self._cluster, job)
         timeline.copy_capacity(plan.line, job.worker.copy(), tenant, limit, end, counts)
@@ -370,7 +370,7 @@ class Planner:
         self, state: State, slot: int, pinned: PinnedPlans, order: Integers, *, skip: bool = False
     ) -> JointPlan:
         """Plan jobs in order; stop at the first that finds no plan, unless ``skip``."""
-        plan, jobs = self._new_plan(state, slot, pinned, CapacityScope.FIXED), state.jobs
+        plan, jobs = self._new_plan(state, slot, pinned, CountedPlans.BAGS_AND_PINNED), state.jobs
         failed = np.zeros(len(order), np.int64)
         count = plans.plan_in_order(
             plan.line, jobs.arrays, order, jobs.promise, skip, plan.steps, plan.log, failed
@@ -387,7 +387,7 @@ class Planner:
         kept = previous.order[promised[previous.order]]
         if len(kept) < int(promised.sum()):
             return None
-        plan = self._new_plan(state, slot, pinned, CapacityScope.FIXED)
+        plan = self._new_plan(state, slot, pinned, CountedPlans.BAGS_AND_PINNED)
         count = plans.replay_plans(
             plan.line, state.jobs.arrays, kept, previous.steps, plan.steps, plan.log
         )
@@ -397,7 +397,7 @@ class Planner:
     # ---------------------------------------------------------------- free capacity
 
     def _new_plan(
-        self, state: State, slot: int, pinned: PinnedPlans, scope: CapacityScope
+        self, state: State, slot: int, pinned: PinnedPlans, counted: CountedPlans
     ) -> JointPlan:
         """Return the spare plan, with all capacity free that no bag or pinned job uses."""
         self.reserve(state)
@@ -406,7 +406,7 @@ class Planner:
         plan.log.used[0] = 0
         plan.log.level[:] = -1
         plan.order = np.zeros(0, np.int64)
-        if scope is not CapacityScope.NONE and (bags.plans or pinned):
+        if counted is not CountedPlans.NONE and (bags.plans or pinned):
             self._reset_around_named_servers(state, slot, plan)
         else:
             timeline.init_timeline(

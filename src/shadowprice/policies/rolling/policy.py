@@ -114,7 +114,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         return self._state.servers.server_prices(posted[0])
 
     def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
-        """Leave all jobs where they run, until a plan changes, if they do what was planned."""
+        """Return for how many of ``slots`` all jobs stay where they run, and record these slots."""
         state = self._state
         slots = min(slots, state.held_until - view.slot)
         if slots <= 0:
@@ -202,7 +202,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     # ---------------------------------------------------------------- submission
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
-        """Answer jobs that arrive together, the densest in utility first."""
+        """Answer jobs that arrive together, the highest utility density (`_densities`) first."""
         state, slot = self._state, view.slot
         # A slot without jobs resets what tenants are owed (`_begin`), but it may have been skipped.
         if not state.jobs.rows and not state.bags.jobs and slot > state.owed_slot + 1:
@@ -253,7 +253,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             earliest = slot if job.predicted else slot + job.min_slots_colocated - 1
             is_late = bool(jobs.arrays.last_slot[row] < earliest)
             if is_late:
-                answer = refuse_late(job, earliest, ends_first=jobs.ends_first(job, earliest))
+                answer = refuse_late(job, earliest, ends_first=jobs.only_after_end(job, earliest))
             else:
                 answer = self._promise_for(slot, row)
         if isinstance(answer, Promise):
@@ -283,16 +283,17 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
         """Return a promise for a new job and record its plan, or return the refusal.
 
-        1. Try the cheapest plan beside all other jobs.
-        2. If no plan that counts a restart in every slot is in time, try a plan that never moves.
-        3. Replan the other jobs, so that the job completes about as early as without them.
-        4. Refuse the job.
+        1. Try the plan with the largest payoff beside promised jobs, pinned plans and bags.
+        2. If no plan with a restart in every slot is in time even alone, try one that never moves.
+        3. Refuse the job if its plan alone is refused (`DemandPrices.refusal`, as in 1 and 2).
+        4. Replan the other jobs, so that the job completes about as early as without them.
+        5. Refuse the job.
         """
         state, jobs, planner = self._state, self._state.jobs, self._planner
         price = state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
         offer = planner.offer(state, row, price)
         refusal = None if offer is None else state.demand.refusal(slot, jobs, row, offer)
-        if offer is not None and refusal is None and planner.add_offer(state, row, offer):
+        if offer is not None and refusal is None and planner.add_last_offer(state, row, offer):
             return self._promise(slot, row, offer)
         alone = planner.offer_alone(state, slot, row, price)  # the plan if no other job existed
         # A plan of levels counts a restart in every slot; a pinned plan counts at most one. So only
@@ -326,7 +327,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 planner.put_in_force(state, plan)
                 return self._promise(slot, row, planned, promise)
             blocking_row = plan.unplanned[0]
-        if offer is not None:  # without a refusal, it had too many runs for `add_offer`
+        if offer is not None:  # if not refused: too many runs, or (rarely) full arrays
             return refusal or offer.refuse_many_changes(MAX_RUNS)
         blocking_job = None
         if blocking_row is not None and blocking_row != row:
@@ -470,7 +471,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if jobs.until is not None and slot >= jobs.until:
             yield from self._withdraw_promises()
             return
-        if self.hold(view, {}, 1):  # the placements stay for another slot
+        if self.hold(view, {}, 1):  # records that all placements stay for this slot
             return
         state.held_jobs = None
 
@@ -480,9 +481,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         #    - It is lean: pinned jobs gave up workers for arrivals, which are answered now.
         if state.is_estimate or state.is_lean:
             state.planned_slot = None
-        #    Otherwise it is kept for this slot. The jobs that it promised have the plans of their
-        #    offers, which may use more workers than promises need. So don't hold it any longer.
-        has_plans_of_offers = state.planned_slot == slot
+        #    Otherwise it is kept for this slot only, because its new promises have the plans of
+        #    their offers, which may use more workers than promises need.
+        was_planned_for_arrivals = state.planned_slot == slot
         yield from self._replan(view, slot)
         promised = state.promised()
 
@@ -534,8 +535,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         yield from self._bag_scheduler.start(state, slot)
         if self._quotas.has_shares:
             self._record_owed(slot, rows)
-        # New promises have the plan of their offer, which may use more workers than they need.
-        has_plans_of_offers |= not np.array_equal(promised, state.promised())
+        has_new_promises = not np.array_equal(promised, state.promised())
+        has_plans_of_offers = was_planned_for_arrivals or has_new_promises
         state.held_until = slot + 1 if has_plans_of_offers else self._next_planned_slot(slot)
 
     def _rank(self, slot: int, rows: Integers) -> tuple[Floats, StepWeights]:
@@ -591,14 +592,15 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         unplanned = [(row, int(jobs.promise[row])) for row in plan.unplanned]
         jobs.promise[plan.unplanned] = -1
         for row in invalid:
-            yield self._change_promise(row, _PAST_END if row in past_end else _REVISED, slot)
+            reason = _PAST_END if row in past_end else _REVISED
+            yield self._change_promise(slot, row, reason, like_new=True)
         for row in late:
-            yield self._change_promise(row, _FELL_SHORT)
+            yield self._change_promise(slot, row, _FELL_SHORT, like_new=False)
         for row, promise in unplanned:
             if not self._pin_again(slot, row, promise):
                 fell_short = _FELL_SHORT if jobs.slots_run[row] else _NO_PLAN
                 reason = fell_short if state.servers.all_up else "servers were lost"
-                yield self._change_promise(row, reason)
+                yield self._change_promise(slot, row, reason, like_new=False)
         if state.bags.broken:
             yield from self._bag_scheduler.replan_broken(state, slot)
 
@@ -626,18 +628,18 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 invalid.append(row)
         return invalid
 
-    def _change_promise(self, row: int, reason: str, slot: int | None = None) -> Promise:
+    def _change_promise(self, slot: int, row: int, reason: str, *, like_new: bool) -> Promise:
         """Return a new promise for a job whose promise can't be kept, or withdraw it.
 
-        With ``slot``, the promise is as late as for a new job (`_promise_slot`); otherwise it is
-        the offer's target.
+        After a revision of the job or the timespan, it is ``like_new``: as late as for a new job
+        (`_promise_slot`). Otherwise it is the offer's target.
         """
         state, name = self._state, self._state.jobs.name(row)
         offer = self._planner.offer(state, row, np.zeros(2))
-        if offer is None or not self._planner.add_offer(state, row, offer):
+        if offer is None or not self._planner.add_last_offer(state, row, offer):
             state.jobs.promise[row] = -1
             return Promise(name, None, message=f"{reason}; the job waits")
-        end = offer.target if slot is None else self._promise_slot(slot, row, offer)
+        end = self._promise_slot(slot, row, offer) if like_new else offer.target
         state.jobs.promise[row] = end
         return offer.promise(name, end, reason)
 
@@ -658,7 +660,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         for row, completion in zip(rows[late].tolist(), done[late].tolist(), strict=True):
             name = jobs.name(row)
             state = view.open_jobs[name]
-            ends_first = jobs.ends_first(state.job, completion)
+            ends_first = jobs.only_after_end(state.job, completion)
             # Wait if the end may move; the engine abandons unstoppable jobs that seem endless.
             if (self._context.end_moves and ends_first) or view.is_unstoppable(name):
                 continue

@@ -33,9 +33,9 @@ _MEMORY_HORIZONS: Final = 2.0
 _MIN_WEIGHT: Final = 1e-12  # arrivals with less weight change no price
 _MAX_AGE: Final = -math.log(_MIN_WEIGHT) + 1.0  # in memories; older arrivals have less weight
 # Promises are priced as if the cluster had this share of its capacity, so most jobs are promised
-# only once little of their work remains. The price is the lowest utility density among the densest
-# jobs that fill the share; with 1, prices would clear. The rest of the capacity is for better jobs
-# that arrive later.
+# only once little of their work remains. With one scarce resource, its price is the utility per use
+# of the job with which the densest jobs exceed the share; with 1, prices would clear. The rest of
+# the capacity is for better jobs that arrive later.
 _SCARCITY: Final = 0.1
 _SWEEPS: Final = 4  # maximum rounds of `shadow_prices`
 _SLOTS_SOLVED_TOGETHER: Final = 64  # limits the memory of the weights of arrivals
@@ -51,7 +51,7 @@ _DOMINANT_PRICE_SHARE: Final = 0.15
 # gets no factor: it would keep out the first jobs that can.
 _ALONE_FACTOR: Final = 6.0
 _MIN_USE: Final = 1e-200  # far below any share, so that no density is infinite
-_MIN_PROMISED_SHARE: Final = 0.3  # minimum utility of a promise, as a share of the job's maximum
+_MIN_PROMISED_SHARE: Final = 0.3  # minimum utility, as a share of `OpenJobs.full_utility`
 
 
 class ServerPools:
@@ -171,7 +171,7 @@ class PriceLearner:
             ("key", np.int64),  # `name_key` of the job
         ]
         self._arrivals = np.zeros(0, fields)  # the latest ones, in order
-        self._count = 0  # arrivals since the last one was taken back
+        self._count = 0  # grows with each arrival; only its growth since the cached prices counts
         self._has_forgotten = False  # whether there were more than `_MAX_ARRIVALS`
         # Slot, number of arrivals, shadow prices, and price of the dominant share.
         self._cached: tuple[int, int, Floats, float] | None = None
@@ -299,7 +299,7 @@ class PriceLearner:
         return costs
 
     def _is_cached(self, slot: int) -> bool:
-        """Return whether the cache is of this slot and the sample grew little, by 5 % at most."""
+        """Return whether the cache is of this slot, and at most one arrival or 5 % newer."""
         cached_slot, count, *_ = self._cached or (None, 0)
         return cached_slot == slot and self._count - count <= max(1, count // 20)
 

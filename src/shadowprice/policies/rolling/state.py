@@ -7,7 +7,10 @@ Words for jobs that don't move:
 - An *unstoppable* job (`OpenJobs.unstoppable`) hasn't shown checkpoints: a stop loses its work.
   While it runs, the engine refuses to stop it (`View.is_unstoppable`), and its pinned plan is one
   of `State.unstoppable_plans`.
-- A job that *keeps its level* (`OpenJobs.keeps_level`) only gets plans with one worker count.
+  The engine also refuses to stop a resumable job whose newest progress isn't saved. Plans don't
+  know that: the engine leaves the move out, and the policy resyncs.
+- A *plan of levels* fixes a job's level in each slot, but no servers.
+- A job that *keeps its level* (`OpenJobs.keeps_level`) only gets plans with one level.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ MAX_RUNS: Final = 256  # maximum number of runs of equal slots in a plan
 class PinnedPlan:
     """A plan that never moves: a job's processes on servers, from the next slot or earlier on."""
 
-    level: int  # worker count, as in `JobArrays`
+    level: int  # position in `JobArrays.worker_counts`
     end: int  # last slot
     servers: Integers  # ascending; the counts of processes are by server
     workers: Integers
@@ -299,8 +302,8 @@ class State:
 
     Three questions decide how long the plan in force is kept:
 
-    1. Does it begin with the slot to plan? Only if `planned_slot` is that slot. Events but arrivals
-       set it to None, and so does a slot that begins if `is_estimate` or `is_lean`.
+    1. Does it begin with the slot to plan? Only if `planned_slot` is that slot. All events except
+       arrivals set it to None, and so does a slot that begins if `is_estimate` or `is_lean`.
     2. May the placements stay as they are without planning? In slots before `held_until`, if jobs
        make the progress that was planned. `held_jobs` only caches the jobs that run in them.
     3. Is it worth trying a joint plan of all open jobs again? Not while all `misfits` are open.
@@ -317,7 +320,7 @@ class State:
     # Plans of running jobs that can't be stopped, promised or not; part of the plan's pinned ones.
     unstoppable_plans: PinnedPlans = field(default_factory=dict)
     is_estimate: bool = False  # whether the plan counts on progress of a slot that is under way
-    is_lean: bool = False  # whether pinned jobs gave up workers for arrivals
+    is_lean: bool = False  # whether pinned jobs may have given up workers for arrivals
     misfits: frozenset[str] | None = None  # all open jobs when a joint plan of them last failed
     held_until: int = -1  # next slot to plan if no event comes before; -1 after an event
     held_jobs: RunningJobs | None = None  # None until the placements are held

@@ -131,10 +131,12 @@ async def submit(
 ) -> rest.Job | rest.SubmittedJobs:
     """Submit one job, or several as `{"jobs": [...]}`.
 
-    One job is decided at once (200). Several jobs are accepted as `pending`, all or none, and
-    decided as fast as the policy can (202); `wait` waits for the decisions. Submitting the name and
-    content of an open or finished job again returns that job. With an `Idempotency-Key`, repeating
-    the request returns its jobs, even if they have ended or other jobs have their names now.
+    A job object is decided at once (200); a refused job is returned too, with its reason. Jobs in
+    `{"jobs": [...]}` are accepted as `pending`, all or none, and decided as fast as the policy can
+    (202); `wait` waits for the decisions. Submitting the name and content of an open or finished
+    job again returns that job; a job that ended otherwise is submitted anew. With an
+    `Idempotency-Key`, repeating the request returns its jobs, even if they have ended or other jobs
+    have their names now.
     """
     several = isinstance(body, dict) and "jobs" in body and "name" not in body
     if several and body.keys() != {"jobs"}:

@@ -237,12 +237,12 @@ class ExecutionController:
                 log.warning("stopping %s: %s", what, reason)
                 self._unreported.append(item)
         self._reconciler.set_actual_state(generations, orphans)
-        self.pending.reports += [
-            Started(0, item.job, item.generation, item.started)
+        self.pending.received += [
+            Started(0, item.job, item.generation, item.started)  # 0: the command doesn't matter
             for item in generations
             if item.started is not None
         ]
-        self.pending.reports += [item.end for item in generations if item.end is not None]
+        self.pending.received += [item.end for item in generations if item.end is not None]
 
     def _is_commanded(
         self, status: GenerationStatus, command_times: Mapping[tuple[str, int], int]
@@ -256,7 +256,7 @@ class ExecutionController:
     def mark_all_lost(self, reason: str) -> None:
         """Report every desired generation that the executor doesn't hold as lost."""
         timestamp = self._writer.clock.now() / SECOND
-        self.pending.reports += [
+        self.pending.received += [
             Ended(0, job, command.generation, timestamp, Ending.LOST, None, reason)
             for job, command in self._writer.published.desired.items()
             if command.generation not in self._reconciler.phases.get(job, {})
@@ -284,7 +284,7 @@ class ExecutionController:
     async def _watch(self) -> bool:
         try:
             async for report in self.executor.watch():
-                self.pending.reports.append(report)
+                self.pending.received.append(report)
                 self._reports_wake.set()
         except ExecutorError as error:
             self._unreachable(error)
@@ -331,7 +331,7 @@ class ExecutionController:
     def _keep_reports(self) -> Sequence[Ended]:
         """Keep new reports until they are recorded; return the ends of orphans, which never are."""
         now, orphan_ends = self._writer.clock.physical(), list[Ended]()
-        for report in self.pending.reports:
+        for report in self.pending.received:
             self._reconciler.record_report(report, now)
             if self._reconciler.is_orphan_report(report):
                 orphan_ends += [report] if isinstance(report, Ended) else []
@@ -340,7 +340,7 @@ class ExecutionController:
                 self.report_progress(report)
             else:
                 self.pending.keep(report)
-        self.pending.reports.clear()
+        self.pending.received.clear()
         return orphan_ends
 
     async def _record_server(self, entry: PendingReport, report: ServerSeen | ServerGone) -> None:
@@ -391,7 +391,7 @@ class ExecutionController:
     async def _record_step(self) -> None:
         """Record reports, in a loop of its own, so that slow commands don't delay them."""
         await self._wait_for_reports()
-        if await self._try(self.record_reports):
+        if await self._try(self.sync_reports):
             self._commands_wake.set()
 
     async def _command_step(self) -> None:
@@ -454,7 +454,7 @@ class ExecutionController:
         await asyncio.sleep(max(0.0, self._retry_at - monotonic()))
         self._reports_wake.clear()
 
-    async def record_reports(self) -> None:
+    async def sync_reports(self) -> None:
         """Record pending reports and acknowledge completed commands."""
         if self._resync:
             async with self._command_lock:  # the executor doesn't list a start in flight
@@ -534,7 +534,7 @@ class ExecutionController:
 
     def _refuse(self, command: LaunchCommand, reason: str, *, lasting: bool = False) -> None:
         timestamp = self._writer.clock.now() / SECOND
-        self.pending.reports.append(
+        self.pending.received.append(
             StartRefused(command.id, command.job, command.generation, timestamp, reason, lasting)
         )
         self._reports_wake.set()

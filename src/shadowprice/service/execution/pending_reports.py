@@ -35,18 +35,18 @@ class PendingReports:
     """
 
     def __init__(self) -> None:
-        self.reports: list[contract.Report] = []  # received, and not yet in `kept`
-        self.kept: dict[Hashable, PendingReport] = {}  # by subject
+        self.received: list[contract.Report] = []  # not yet in `unrecorded`
+        self.unrecorded: dict[Hashable, PendingReport] = {}  # by subject
 
     @property
     def fault(self) -> str | None:
         """Why the first failed report can't be recorded; None if no report has failed."""
-        return next((entry.fault for entry in self.kept.values() if entry.fault), None)
+        return next((entry.fault for entry in self.unrecorded.values() if entry.fault), None)
 
     def obstacles(self) -> list[contract.Obstacle]:
         """Return the generations whose end or refused start can't be recorded."""
         obstacles = []
-        for entry in self.kept.values():
+        for entry in self.unrecorded.values():
             report = entry.report
             if entry.fault and isinstance(report, contract.Ended | contract.StartRefused):
                 subject = "end" if isinstance(report, contract.Ended) else "refused start"
@@ -61,37 +61,41 @@ class PendingReports:
     def due(self) -> list[PendingReport]:
         """Reports to record now."""
         now = monotonic()
-        return [entry for entry in self.kept.values() if entry.due <= now]
+        return [entry for entry in self.unrecorded.values() if entry.due <= now]
 
     def seconds_to_next_retry(self, otherwise: float) -> float:
         """Return the seconds until the next retry; ``otherwise`` if there is none."""
         now = monotonic()
         return min(
-            (entry.due - now for entry in self.kept.values() if entry.fault), default=otherwise
+            (entry.due - now for entry in self.unrecorded.values() if entry.fault),
+            default=otherwise,
         )
 
     def keep(self, report: DurableReport | contract.ServerSeen | contract.ServerGone) -> None:
         """Add a report, in place of the earlier report of its subject, whose backoff is kept."""
-        previous = self.kept.pop(_subject(report), None)
+        previous = self.unrecorded.pop(_subject(report), None)
         if isinstance(report, contract.ServerSeen | contract.ServerGone):
             previous = None  # tried at once: a newer state of a server may be recordable
             self._drop_superseded(_server_name(report))
         entry = PendingReport(report) if previous is None else replace(previous, report=report)
-        self.kept[_subject(report)] = entry
+        self.unrecorded[_subject(report)] = entry
 
     def _drop_superseded(self, server: str) -> None:
         """Drop failed reports of a server, because a newer report supersedes them."""
         for kind in (contract.ServerSeen, contract.ServerGone):
-            entry = self.kept.get((kind, server))
+            entry = self.unrecorded.get((kind, server))
             if entry is not None and entry.fault:
-                del self.kept[kind, server]
+                del self.unrecorded[kind, server]
 
     def drop(self, entry: PendingReport) -> None:
         """Remove a recorded report. An end also removes its generation's start."""
-        if self.kept.get(_subject(entry.report)) is entry:  # a newer report may have replaced it
-            del self.kept[_subject(entry.report)]
+        subject = _subject(entry.report)
+        if self.unrecorded.get(subject) is entry:  # a newer report may have replaced it
+            del self.unrecorded[subject]
         if isinstance(entry.report, contract.Ended | contract.StartRefused):
-            self.kept.pop((contract.Started, entry.report.job, entry.report.generation, ""), None)
+            self.unrecorded.pop(
+                (contract.Started, entry.report.job, entry.report.generation, ""), None
+            )
 
     def retry_later(self, entry: PendingReport, error: Exception | None) -> None:
         """Schedule a retry of a report, with backoff, and log the error."""

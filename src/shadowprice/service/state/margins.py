@@ -1,8 +1,9 @@
 """Promise margins, learnt from the delays of jobs against their plans.
 
 A policy plans with stated speeds and whole slots. Real jobs start late, run longer and yield to
-other jobs. So the service promises a completion later than the planned completion. The relative
-margin is this difference divided by the time from a job's arrival to its planned completion.
+other jobs. So the service promises a completion later than the policy plans or promises, which is
+the *planned completion* below. The relative margin is this difference divided by the time from a
+job's arrival to its planned completion.
 
 The goal is that 95 % of the promises are kept. The relative margin is the 97 % quantile of earlier
 relative delays, with a correction: of n delays, the delay of rank ceil(0.97 (n + 1)). If jobs

@@ -258,7 +258,7 @@ def _decide_jobs(
     for key in keys:
         view = state.views[key]
         spec = specs[key] if specs else JobSpec.model_validate(state.specs[key])
-        moment = min(view.submitted, slot_start)  # a job arrives by the slot that it's decided for
+        moment = min(view.submitted, slot_start)  # not after the slot that it's decided for
         try:
             job = _resolve(batch, key, spec, moment)
         except InputError as error:  # the servers changed after the job was accepted

@@ -2,8 +2,8 @@
 
 Recovery only applies recorded decisions. The policy gets its stored policy state back. A large
 state may be some seconds old. Then the policy is also queried about the events since, only to learn
-from them again. If its decisions differ from the record, or no state was stored, the policy resyncs
-with the engine, but keeps what it had learnt by then.
+from them again. If its decisions differ from the record, or its stored state can't be read, the
+policy resyncs with the engine, but keeps what it had learnt by then.
 """
 
 from __future__ import annotations

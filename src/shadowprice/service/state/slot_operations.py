@@ -48,14 +48,14 @@ class AdvanceSlots:
     If ``virtual``, jobs are simulated: they progress at the declared rate and complete with their
     work. ``stale_jobs`` may have done more than was reported. Each of the executor's pending
     ``reports`` is applied in the slot in which it happened. The service only receives progress
-    reports since the moment ``since``, so reports in slots that began earlier may be lost.
+    reports since the moment ``reports_since``, so reports in slots that began earlier may be lost.
     ``last_reports`` has the moment of each job's newest report. Moments are nanoseconds since 1970.
     """
 
     virtual: bool = False
     stale_jobs: frozenset[str] = frozenset()
     reports: Sequence[DurableReport] = ()
-    since: int = 0
+    reports_since: int = 0
     last_reports: Mapping[str, int] = field(default_factory=dict)
 
     def perform(self, batch: Batch) -> AdvanceResult:
@@ -129,7 +129,7 @@ class AdvanceSlots:
         progress: dict[str, int] = {}
         longer: dict[str, tuple[Job, LengthPrediction]] = {}
         slot_start = batch.calendar.begins(slot)
-        missed = not self.virtual and slot_start < self.since
+        missed = not self.virtual and slot_start < self.reports_since
         for name in engine.running:
             record = engine.jobs[name]
             if name in completed_later:

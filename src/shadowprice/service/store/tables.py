@@ -94,7 +94,7 @@ generations = sa.Table(
     metadata,
     sa.Column("job", sa.Text, primary_key=True),
     sa.Column("generation", sa.Integer, primary_key=True),
-    sa.Column("ordered", sa.BigInteger, nullable=False),
+    sa.Column("ordered", sa.BigInteger, nullable=False),  # when it was commanded
     sa.Column("started", sa.BigInteger),
     sa.Column("ended", sa.BigInteger),
     sa.Column("exit", sa.Integer),
