@@ -49,8 +49,10 @@ class JobVariants:
         self._cluster = cluster
         self._spec = JobSpec.model_validate(entry)
         self._resolve = resolve or (lambda spec: spec.resolve(cluster))
+        # Slots from the submission to the start of the arrival slot. A job has them as a float, so
+        # they are computed exactly if the record has the arrival, as in a job file.
         self._before_arrival = Fraction(job.before_arrival)
-        if resolve is None:  # the exact value: a job has it as a float
+        if resolve is None:
             self._before_arrival = job.arrival - self._spec.arrival.in_slots(cluster.slot_seconds)
         # A utility can be resolved without the rest of the record if that gives the job's utility.
         self._resolves_utility_alone = self._utility(entry) == job.utility
@@ -147,8 +149,8 @@ def find_smallest_step(
 
     A step is the position of a value among a change's values; step 0 is no change.
 
-    If a larger step is never worse, this is the smallest admitted step. Otherwise the previous step
-    and every smaller queried step are refused, but a smaller step may be admitted.
+    If a larger step is never worse, this is the smallest admitted step. Otherwise it is the
+    smallest queried step that is admitted; a smaller one that wasn't queried may be admitted too.
 
     ``evaluate`` returns the answer to a step, None if it is refused. ``steps`` is the largest step,
     and ``start`` a step near which the result may be, or 0. ``evenly`` spaced steps are queried if
@@ -166,7 +168,8 @@ def find_smallest_step(
     if step > 0:
         low, high = _bracket_near_start(answer, step, steps, estimate)
     else:
-        low, high = 0, steps if steps > 0 and answer(steps) is not None else 0
+        is_max_admitted = steps > 0 and answer(steps) is not None
+        low, high = 0, (steps if is_max_admitted else 0)
     if not high:
         high = _probe_evenly(answer, steps, evenly)
         low = max((step for step in answers if step < high and answers[step] is None), default=0)
@@ -292,7 +295,7 @@ def describe_result(
     change: JobChange, result: SearchResult, **more: Any
 ) -> Advice | IneffectiveChange | None:
     """Return the result of a search as advice with ``more`` fields; None for an empty change."""
-    option = change.option
+    option = change.option  # of `submit`; None unless options set the job's keys
     if isinstance(result, NoStepFound):
         if not change.values:
             return None

@@ -4,10 +4,13 @@ Every vector of prices proves a bound (`certificate.relaxation`); the best one s
 the linear program over all schedules. A trial computes the bound of some prices. The smallest bound
 is kept, so the result is valid whenever the search stops.
 
-Up to 3,000 jobs, column generation finds these prices. The exact search finds each job's best
-schedule at given prices. A linear program over all schedules found so far (`Master`) proposes the
-next prices. The proposals oscillate, so trials mix the proposal with the best prices so far
-(Wentges' smoothing).
+A pool is a group of servers that counts as one machine. Its limits are linear constraints on the
+processes that it holds. A cell is a limit of a pool in a slot, and each cell has a price.
+
+Up to 3,000 jobs, column generation finds these prices. `Relaxation.price` finds each job's best
+schedule at given prices, exactly. A linear program over all schedules found so far (`Master`)
+proposes the next prices. The proposals oscillate, so trials mix the proposal with the best prices
+so far (Wentges' smoothing).
 
 With more jobs the linear program is slow, so the volume algorithm replaces it (Barahona and Anbil,
 *The volume algorithm: producing primal solutions with a subgradient method*, Mathematical
@@ -146,18 +149,17 @@ class Master:
 
 _SMOOTHING_WEIGHT: Final = 0.5  # weight of the best prices so far in the next prices
 _MAX_COLUMN_GENERATION_JOBS: Final = 3000  # the linear program is too slow for more jobs
-_MIN_SAMPLE_JOBS: Final = 600  # number of jobs of the smallest sample
+_MIN_SAMPLE_JOBS: Final = 600  # minimum number of jobs of a sample
 _SAMPLE_GROWTH: Final = 5  # ratio of the numbers of jobs of successive samples
 _MAX_GROUPS: Final = 2000  # maximum number of groups of jobs in the master program
 _PAYOFF_GAP: Final = 1e-3
 """Relative optimality gap of schedules in the volume algorithm; payoffs stay upper bounds."""
+# Step lengths are shares of the distance from the best bound to the target.
 _INITIAL_STEP: Final = 0.1
-_STEP_GROWTH: Final = 1.1
-_STEP_SHRINKAGE: Final = 0.66
 _MAX_STEP: Final = 2.0
-_MAX_FAILURES: Final = 8
-"""Step lengths of the volume algorithm, as shares of the distance from best bound to target.
-A step grows after successes, and shrinks after this many failures in a row."""
+_STEP_GROWTH: Final = 1.1  # factor after a success, if a longer step does better
+_STEP_SHRINKAGE: Final = 0.66  # factor after too many failures, or a much too long step
+_MAX_FAILURES: Final = 8  # failures in a row after which the step shrinks
 _TARGET_SHARE: Final = 0.95
 _TARGET_MARGIN: Final = 0.02
 """The target, a guess of the optimum, is this share of the best bound. If the bound comes closer to
@@ -175,7 +177,9 @@ class Bound:
     """Upper bound on the total utility of any schedule of a job set."""
 
     value: float  # the bound, in utility
-    prices: Floats  # prices that prove the bound: utility per slot for all that a limit allows
+    prices: Floats
+    """Prices that prove the bound: utility per slot for the whole of a limit, shape (slots, pools,
+    limits)."""
     master: float
     """Value of the linear program over the schedules found, 0 if none was solved over all jobs.
     The smallest bound of the relaxation lies between ``master`` and ``value``."""
@@ -229,7 +233,8 @@ def upper_bound(
                 emit(_bound_at(search.prices, search.best, search.priced, rounds))
             rounds += interval == 1
         prices, step = search.prices, search.step
-    # Trials search within a gap, so exact payoffs lower the bound.
+    # Trials only bound each payoff from above, within `_PAYOFF_GAP`. The exact payoffs give a
+    # bound that is at most as large.
     exact = oracle.price_all(members, prices)
     value = float(exact.total + (oracle.capacity * prices).sum())
     return _bound_at(prices, value, exact, rounds + 1)
@@ -381,7 +386,8 @@ class _ColumnGeneration:
             payoffs[job] = max(0.0, payoff)
             if column is not None:
                 utilities[job] = column.utility
-                # A loss would lower the column of a group. A single job's column may pay later.
+                # A schedule with a negative payoff would make its group's column worse. If the job
+                # is alone in its group, the schedule may have a positive payoff at later prices.
                 if payoff > 0 or one_job_each:
                     chosen[self._group_of_job[job]].append(column)
         columns = [(group, self._sum_columns(parts)) for group, parts in enumerate(chosen) if parts]

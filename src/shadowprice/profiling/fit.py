@@ -20,8 +20,9 @@ from scipy.special import stdtrit
 from shadowprice.core.errors import ShadowpriceError
 
 LEVEL: Final = 0.95  # confidence level of the intervals
-MAX_BATCHES: Final = 20
-"""Maximum number of batches of intervals. Means of long batches are nearly independent."""
+_MAX_GROUPS: Final = 20
+"""Maximum number of groups of consecutive intervals, from whose sums the error follows (batch
+means). Few groups are long, and long groups are nearly independent."""
 MIN_INTERVALS: Final = 6
 """Minimum number of intervals (between two reports) after the warm-up for a step time."""
 
@@ -99,11 +100,9 @@ class Pace:
         if len(steps) < MIN_INTERVALS:
             return None
         mean = float(seconds.sum() / steps.sum())
-        batches = np.array_split(np.arange(len(steps)), min(MAX_BATCHES, len(steps)))
-        residuals = np.array(
-            [seconds[batch].sum() - mean * steps[batch].sum() for batch in batches]
-        )
-        count = len(batches)
+        groups = np.array_split(np.arange(len(steps)), min(_MAX_GROUPS, len(steps)))
+        residuals = np.array([seconds[group].sum() - mean * steps[group].sum() for group in groups])
+        count = len(groups)
         # The variance of a ratio of sums; see Cochran, Sampling Techniques, 6.4.
         error = math.sqrt(count / (count - 1) * float(residuals @ residuals)) / float(steps.sum())
         factor = float(stdtrit(count - 1, 0.5 + 0.5 * LEVEL))

@@ -1,4 +1,4 @@
-"""The schedule in the trace's log, in the tables and metrics of a run under a policy."""
+"""The schedule that a trace's log records, as a run with the usual tables and metrics."""
 
 from __future__ import annotations
 
@@ -130,6 +130,7 @@ def _lost_gpu_hours(log: pl.DataFrame, timed: pl.DataFrame) -> Floats | list[Non
     if log["lost"].null_count() == len(log):
         return [None] * len(timed)
     gpus = timed["gpus"].to_numpy()
+    # As in `gpus_per_worker`, a job without GPUs counts as one.
     return timed["lost"].to_numpy() / 3600 * np.where(gpus > 0, gpus, 1.0)
 
 
@@ -138,16 +139,17 @@ def _slots(
 ) -> pl.DataFrame:
     """Return the table of slots: mean GPUs in use, mean running jobs, and waiting jobs.
 
-    ``start`` and ``end`` of the jobs are in slots. The number of running jobs is rounded up,
-    because a job that ran for part of a slot counts. Waiting jobs are counted at the slot's end.
+    ``start`` and ``end`` of the jobs are in slots. The mean number of running jobs is rounded up,
+    so that a slot with any running job has at least one. Waiting jobs are counted at the slot's
+    end.
     """
     first = int(jobs["arrival"].min())  # type: ignore[arg-type]  # integers
     last = int(jobs["completion"].max())  # type: ignore[arg-type]  # integers
     edges = np.arange(first, last + 2, dtype=np.float64)
     # Summed ages since the starts, minus ages since the ends, are the times run before an edge.
-    used = np.diff(_weighted_ages(edges, end, gpus) - _weighted_ages(edges, start, gpus)) * -1.0
+    used = np.diff(_weighted_ages(edges, start, gpus) - _weighted_ages(edges, end, gpus))
     ones = np.ones(len(start))
-    running = np.diff(_weighted_ages(edges, end, ones) - _weighted_ages(edges, start, ones)) * -1.0
+    running = np.diff(_weighted_ages(edges, start, ones) - _weighted_ages(edges, end, ones))
     ends = edges[1:]
     arrived = np.searchsorted(np.sort(jobs["submitted"].to_numpy()), ends, side="right")
     started = np.searchsorted(np.sort(start), ends, side="right")

@@ -6,9 +6,11 @@ properties hold by construction and are tested:
 - **GPU-time is conserved.** Mini-batches and step time are set so that a job takes its traced
   duration with its traced workers. In the linear model, ``work * step_time`` worker-seconds equal
   ``workers * duration`` to a nanosecond per mini-batch. With a measured curve,
-  ``work / rate(workers)`` equals ``duration`` to a mini-batch.
+  ``work / rate(workers)`` equals ``duration`` to half a mini-batch per chunk and another half.
 - **Data of the trace is used unchanged.** Model, batch size, iterations and deadline (in
-  ElasticFlow's and Gavel's files) are taken from the trace instead of drawn.
+  ElasticFlow's and Gavel's files) are taken from the trace instead of drawn. With a measured curve,
+  iterations take precedence over the traced duration: the run time then follows from them. With
+  linear speed, the duration takes precedence.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class SynthesisOptions:
     speed: Literal["auto", "linear", "measured"] = _option(
         "auto",
         "linear: any number of workers, each as fast as one; measured: the measured numbers "
-        "of workers, at their rates; auto: measured if the trace names a measured model",
+        "of workers, at their rates; auto: measured for jobs with iterations, otherwise linear",
     )
     training: Literal["auto", "ps", "allreduce"] = _option(
         "auto",
@@ -82,7 +84,8 @@ class SynthesisOptions:
     elasticity: float = _option(
         0.0,
         "maximum workers of a job, as a multiple of its traced ones, 1 to 64; 0 means 1 for "
-        "your own log, otherwise every measured number, or 2",
+        "your own log, otherwise all measured numbers for measured jobs with iterations, 2 for "
+        "others",
     )
     cpu_jobs: Literal["drop", "keep"] = _option(
         "drop", "whether jobs without GPUs are left out or scheduled"
@@ -91,7 +94,7 @@ class SynthesisOptions:
         "requested",
         "whether jobs run on the types of GPU that they requested, if servers name types",
     )
-    # An eighth of 25 Gbps: a server of `generator.cluster_for` has 8 GPUs
+    # About an eighth of 25 Gbps, because a server of `generator.cluster_for` has these and 8 GPUs.
     bandwidth: str = _option("3Gbps", "network bandwidth of each worker")
 
     def __post_init__(self) -> None:
@@ -337,6 +340,7 @@ def _profiles(
     profiles = []
     ps = {**table.ps} if options.training == "ps" else None
     if ps is not None:
+        # OASiS (6) requires at least the bandwidth of a worker.
         ps[BANDWIDTH] = max(ps[BANDWIDTH], bandwidth)
     traced_types = frame["gpu_type"].to_list() if options.gpu_types == "requested" else None
     for index, family in enumerate(families):
@@ -384,8 +388,9 @@ def _utilities(
     else:
         stretch = np.exp(rng.uniform(0.0, math.log(options.stretch), count))
         stretched = _nanoseconds(duration * stretch)
-        # A target is no earlier than the end of the slot after the arrival slot (d = 1). Otherwise
-        # no schedule could meet the target of a job that lasts seconds in slots of 20 minutes.
+        # A target is no earlier than the end of the slot after the arrival slot (a target of 1
+        # slot). Otherwise no schedule could meet the target of a job that lasts seconds in slots of
+        # 20 minutes.
         slot = float(slot_seconds * NANO)
         earliest = (np.ceil(submit / slot) + 2) * slot
         within = np.where(submit + stretched > earliest, stretched, within)
@@ -558,14 +563,15 @@ def _split_into_chunks(batches: Ints, wanted: Ints, exact: NDArray[np.bool_]) ->
     return chunks, per_chunk
 
 
-def _epochs(per_chunk: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
-    """Split each job's mini-batches per chunk into epochs of at most 50 mini-batches per chunk.
+def _epochs(per_chunk: Ints, measured: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
+    """Split each chunk's mini-batches into as few epochs as possible, of at most 50 each.
 
-    Returns the epochs, the mini-batches per chunk and epoch, and the product of both.
-    If not exact, the step time absorbs rounding many mini-batches to the nearest 50 (within 1 %).
+    Returns the epochs, the mini-batches per chunk and epoch, and the product of both. More than
+    2,500 mini-batches are first rounded to a multiple of 50 (within 1 %), and the step time absorbs
+    the change. ``measured`` jobs aren't rounded, because a measured rate has no step time.
     """
     rounded = np.rint(per_chunk / _MAX_MINIBATCHES) * _MAX_MINIBATCHES
-    total = np.where(~exact & (per_chunk > _MANY), rounded, per_chunk).astype(np.int64)
+    total = np.where(~measured & (per_chunk > _MANY), rounded, per_chunk).astype(np.int64)
     size = np.ones_like(total)
     for candidate in range(2, _MAX_MINIBATCHES + 1):  # the largest divisor remains
         size[total % candidate == 0] = candidate

@@ -1,4 +1,8 @@
-"""Packs a directory into an archive. Equal files give equal bytes, and so an equal digest."""
+"""Packs a directory into an archive.
+
+Files with equal paths, contents, permissions and modification times give equal bytes, and so an
+equal digest.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +60,11 @@ def select_files(root: Path, *, max_bytes: int, max_entries: int = MAX_ENTRIES) 
     Raises InputError if the archive would exceed a limit, or a directory can't be read.
     """
     files: list[SelectedFile] = []
-    excluded: list[str] = []
+    left_out: list[str] = []
     size = len(_END)
     try:
         top = Path(os.path.realpath(root, strict=True))
-        for item in _walk(top, "", IgnoreRules.above(top), excluded):
+        for item in _walk(top, "", IgnoreRules.above(top), left_out):
             files.append(item)
             size += len(_header(item.entry)) + _padded_size(item.entry.size)
             if len(files) > max_entries:
@@ -74,15 +78,16 @@ def select_files(root: Path, *, max_bytes: int, max_entries: int = MAX_ENTRIES) 
         if item.entry.size > MAX_FILE_BYTES:
             message = f"takes {shown_bytes(item.entry.size)}, but a file must be below 8 GiB"
             raise InputError(Fault(str(root / item.entry.path), message, _EXCLUDE_HINT))
-    return Selection(root, files, excluded, size)
+    return Selection(root, files, left_out, size)
 
 
 def _walk(
-    top: Path, folder: str, above: IgnoreRules, excluded: list[str]
+    top: Path, folder: str, above: IgnoreRules, left_out: list[str]
 ) -> Iterator[SelectedFile]:
     """Yield the entries below a folder, sorted by name, each directory before its content.
 
-    ``above`` are the rules of the folder's parent. Entries that can't be sent go to ``excluded``.
+    ``above`` are the rules of the folder's parent. Entries that can't be sent go to ``left_out``;
+    entries that the rules exclude don't.
     """
     rules = above.within(top / folder, folder)
     with os.scandir(top / folder) as listing:
@@ -99,7 +104,7 @@ def _walk(
         mode, mtime = stat.S_IMODE(status.st_mode) & 0o777, max(0, int(status.st_mtime))
         if is_directory:
             yield SelectedFile(ArchiveEntry(path, EntryKind.DIRECTORY, mode, mtime))
-            yield from _walk(top, path, rules, excluded)
+            yield from _walk(top, path, rules, left_out)
         elif stat.S_ISREG(status.st_mode):
             entry = ArchiveEntry(path, EntryKind.FILE, mode, mtime, status.st_size)
             yield SelectedFile(entry, status.st_mtime_ns)
@@ -107,12 +112,12 @@ def _walk(
             target = _target(top, path)
             if target is None:
                 text = str((top / path).readlink())
-                excluded.append(f"{quote_for_display(path)} -> {quote_for_display(text)}")
+                left_out.append(f"{quote_for_display(path)} -> {quote_for_display(text)}")
             else:
                 # The mode of a link has no meaning, and differs between systems.
                 yield SelectedFile(ArchiveEntry(path, EntryKind.LINK, 0o777, mtime, target=target))
         else:
-            excluded.append(f"{quote_for_display(path)} (not a file)")
+            left_out.append(f"{quote_for_display(path)} (not a file)")
 
 
 def _target(top: Path, path: str) -> str | None:

@@ -70,7 +70,7 @@ def logs(
 
     with live.connect(server) as client:
         job = f"id:{client.job(job).id}"  # another job may get the name meanwhile
-        if follow:  # the service answered before: wait for it
+        if follow:  # the service has answered once, so wait through a failover
             client.retry = FAILOVER_SECONDS
         if follow and generation is None:
             for piece in client.follow_logs(job, process=process, start=0 if whole else None):
@@ -94,7 +94,11 @@ def logs(
 
 
 def _is_about(event: Event, reference: str) -> bool:
-    """Return whether an event is about a job; ``reference`` is a name, TENANT/NAME or an id."""
+    """Return whether an event is about the job that ``reference`` names.
+
+    A reference is NAME, TENANT/NAME, /NAME (no tenant), id:ID or ID. Separators in a tenant or name
+    may be escaped, as in `qualified_name`, if the tenant or the slash is given.
+    """
     if event.job is None:
         return False
     escaped = f"{'' if event.tenant else '/'}{qualified_name(event.tenant, event.job)}"
@@ -192,7 +196,7 @@ def top(
             console.print(_render_screen(client, 1_000))
             return
         with Live(_render_screen(client, console.height), console=console, screen=True) as screen:
-            client.retry = FAILOVER_SECONDS  # the service answered before: wait for it
+            client.retry = FAILOVER_SECONDS  # it has answered once, so wait through a failover
             while True:
                 time.sleep(interval)
                 screen.update(_render_screen(client, console.height), refresh=True)

@@ -1,4 +1,4 @@
-"""Preemptive baselines, which run jobs of fixed worker counts in an order as long as they fit.
+"""Preemptive baselines, which run the jobs of fixed worker counts that fit, in an order.
 
 `SrtfPolicy` orders jobs by remaining run time. `LasPolicy` is discretised least attained service
 with the two queues of Tiresias (Gu et al., NSDI 2019).
@@ -47,7 +47,8 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
         """Fill a subclass's columns of a job that was added to the table."""
 
     def _place_in_order(self, view: View, order: Integers) -> Iterator[Decision]:
-        """Place jobs in this order of rows as long as they fit, and yield the changes."""
+        """Place jobs in this order of rows, skip those that don't fit, and yield the changes."""
+        # Jobs that can't stop keep their places, and `capacity` is what they leave.
         order, capacity = self._movable(view, order)
         change = np.zeros(len(order), dtype=np.int64)
         run_in_order(
@@ -106,9 +107,11 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
 
     def _order(self, view: View, rows: Integers) -> Integers:
         if not self._changed:
-            # Only running jobs got shorter, which can't let another job run before them.
+            # Only running jobs got shorter, so none falls behind a waiting job, and the same jobs
+            # would run.
             return self._last_order
         states = view.open_jobs
+        # `rows` is in the order of `self._table.rows`.
         remaining = np.array([states[name].remaining for name in self._table.rows], dtype=np.int64)
         # A running job's rate follows from its placement. A waiting job has the internal rate only
         # if every placement is co-located.
@@ -142,13 +145,14 @@ _HISTORY: Final = ("queue", "position", "ran", "waited")
 
 
 class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
-    """Run jobs with little attained GPU-time first; within a queue, in order of entry.
+    """Run jobs with little attained GPU-time first.
+
+    Within a queue, jobs that ran in the last slot come first, so that equal jobs don't preempt each
+    other. Otherwise the order of entry holds.
 
     A job starts in the first queue. It moves to the end of the second queue when its GPU-time
     reaches the threshold. It returns to the end of the first queue, with a GPU-time of 0, when it
-    has waited ``promote`` times as long as it ran; both times count from its last return. Within a
-    queue, jobs that ran in the last slot precede the others, so that equal jobs don't preempt each
-    other.
+    has waited ``promote`` times as long as it ran; both times count from its last return.
     """
 
     def __init__(self, context: PolicyContext, parameters: LasParameters) -> None:
@@ -210,7 +214,7 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         runs = self._table.is_placed[rows]
         columns["runs"][rows] = runs
         columns["ran"][rows[runs]] += slots
-        # A job that hasn't run is in the first queue, where waiting doesn't count.
+        # Waiting counts from a job's first run since it entered the first queue.
         waiting = rows[~runs]
         columns["waited"][waiting[columns["ran"][waiting] > 0]] += slots
         # Number all jobs again, running jobs first.

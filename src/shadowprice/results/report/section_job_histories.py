@@ -46,7 +46,10 @@ COLUMNS: Final[tuple[tuple[str, str, dict[str, bool]], ...]] = (
     ("money", "cost", {"numeric": True, "minor": True}),
     ("utility", "utility", {"numeric": True}),
 )
-"""Columns of the job table: column, heading, and flags for the page's script."""
+"""Columns of the job table: column, heading, and flags for the page's script.
+
+Column ``cost`` is the cost of a decision, which is a price; ``money`` is the run's column ``cost``.
+"""
 
 
 def jobs(run: RunData) -> str:
@@ -98,7 +101,7 @@ def histories_data(
     ran = _run_placements(run, names)
     plan = _plans_by_job(names, decisions, run.server_names)
     planned, unkept = _compare(ran, plan, len(names))
-    # A decision's cost is a price in units of utility, but the job table's cost is money.
+    # The cost of a decision is a price in units of utility. The run's column `cost` is money.
     priced = "cost" in chosen.columns
     frame = chosen.with_columns(
         pl.Series("cost", [record.get("cost") for record in last], dtype=pl.Float64()),
@@ -145,6 +148,7 @@ def _decisions(run: RunData, names: set[str]) -> dict[str, list[Fields]]:
 def _facts(run: RunData, row: Fields, decided: Sequence[Fields]) -> list[list[str]]:
     """Return the history as in ``explain``, without placements, which are drawn."""
     job = row | {key: json.loads(row[key]) for key in ("worth", "shape")}
+    # With a maximum of 0 placements, `history_lines` only uses whether the job ran.
     ran = [] if job["start"] is None else [PlacementSpan(job["start"], job["start"], ())]
     lines = [*history_lines(JobHistory(run.info, job, list(decided), ran), 0)]
     job_advice = run.advice.get(job["job"])
@@ -191,7 +195,11 @@ def _plans_by_job(
 def _promises(
     names: Sequence[str], decisions: Mapping[str, Sequence[Fields]]
 ) -> dict[str, list[Any]] | None:
-    """Return each job's new promises with their slots, without those that are ends of plans."""
+    """Return the new promises that jobs got without a plan; None without any.
+
+    The columns are the position of the job (``job``), the slot of the decision (``given``) and the
+    promised slot (``slot``). Promises with a plan are left out, because they are the plan's end.
+    """
     rows: list[tuple[int, int, int]] = []
     for index, name in enumerate(names):
         previous = None

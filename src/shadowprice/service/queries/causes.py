@@ -32,7 +32,7 @@ from shadowprice.service.store import tables
 MIN_CAUSE_SECONDS: Final = 0.001  # causes with fewer seconds are ignored
 MAX_GENERATIONS: Final = 1_000  # maximum number of generations to read, newest first
 _PLANNED: Final = frozenset({"move", "revision"})
-"""Causes of an end after which a pause is part of the policy's plan, so that it is no delay."""
+"""If one of these ended a generation, the policy planned the pause after it: it is no delay."""
 _ENDS: Final = ("lost", "displaced", "retrying", "start-failed", "revised", "standby")
 """Kinds of events that explain the end of a generation."""
 
@@ -65,8 +65,8 @@ class Run:
     def loading(self, *, exact: bool) -> float:
         """Return the seconds from the process's start to its first work, extrapolated from reports.
 
-        Reports count whole mini-batches. Unless ``exact``, a result below the time of a mini-batch
-        becomes 0, because it may be unreported work.
+        Reports count whole mini-batches, so up to a mini-batch of work may be unreported. Unless
+        ``exact``, a result below the time of a mini-batch therefore becomes 0.
         """
         if self.low is None or self.high is None or self.high <= self.low:
             return 0.0
@@ -172,7 +172,7 @@ def _delays(
             account.count_lost_work(run, runs[index + 1], ended_by)
     if ended_by is not None and waits_until is not None and ended_by[0] not in _PLANNED:
         account.add(ended_by, waits_until - runs[-1].ended)
-    account.compare_with_statement(finished=finished)
+    account.compare_with_stated_time(finished=finished)
     account.count_revisions(events)
     return account.seconds
 
@@ -211,6 +211,7 @@ class _SecondsByCause:
             high = float(job.work)
         repeated_seconds = 0.0
         if ended_by is not None and run.low is not None and job is not None:
+            # It resumed at `low - first_steps` mini-batches.
             redone = max(0.0, done - run.low + run.first_steps)
             repeated_seconds = min(self._stated_seconds(run, redone), run.seconds)
             self.add(cause, repeated_seconds)
@@ -226,16 +227,18 @@ class _SecondsByCause:
     def count_lost_work(self, run: Run, next_run: Run, cause: Cause) -> None:
         """Count the seconds of work that a generation didn't save before its end.
 
-        The work of a silent job is unknown, so `compare_with_statement` decides later.
+        The work of a silent job is unknown, so `compare_with_stated_time` decides later.
         """
         if self._is_silent:
             self._unreported.append((cause, run.seconds))
+        # A next generation that first reports no more than this one had reported resumed there or
+        # earlier, so the work since this one's last report is lost too.
         elif run.high is not None and next_run.low is not None and next_run.low <= run.high:
             unsaved = max(0.0, run.ended - max(run.started, run.last_at))
             self.add(cause, unsaved)
             self._ran -= unsaved
 
-    def compare_with_statement(self, *, finished: bool) -> None:
+    def compare_with_stated_time(self, *, finished: bool) -> None:
         """Count run time above the stated time of the work as an overrun.
 
         Without reports, the work that earlier generations saved is unknown. Then only the excess of

@@ -62,10 +62,11 @@ MISSING_FAMILY_HINT: Final = "state its `throughput`, or start the service with 
 class Submission:
     """A submitted job.
 
-    ``record`` is the requested job with its tenant and its family's speed curve filled in, and
-    ``spec`` is the validated record. ``content_hash`` is the hash of the record without that curve.
-    Jobs with an equal name and hash are the same submission while the job is open. ``request``
-    identifies the request for a job (`request_hash`): a retry has the same value.
+    ``record`` is the requested job with its tenant and the keys of its family (``throughput``,
+    ``restart``) filled in, and ``spec`` is the validated record. ``content_hash`` is the hash of
+    the record without the keys that the family added. Jobs with an equal name and hash are the same
+    submission while the job is open. ``request`` identifies the request for a job (`request_hash`):
+    a retry has the same value.
     """
 
     name: str
@@ -108,8 +109,8 @@ def read_submissions(
     if its controller set them (``from_controller``). ``now`` is the submission time in nanoseconds
     since 1970; None refuses deadlines on the clock.
 
-    ``families`` has speed curves for jobs that name a family and state no speed. They don't affect
-    ``content_hash``, so that a repeated submission is equal even if the curves have changed.
+    ``families`` has speed curves and restart costs for jobs that name a family and state no speed.
+    They don't affect ``content_hash``, so a repeated submission is equal even if they have changed.
 
     Raise `InputError` with at most `_MAX_DIAGNOSTICS` diagnostics, and `ProblemError` if a job
     names another tenant than the token's.
@@ -211,7 +212,7 @@ def content_hash(record: Mapping[str, Any]) -> str:
 
 
 def family_keys(record: Mapping[str, Any], content: str) -> frozenset[str]:
-    """Return the keys that a job's family added to a record of this content hash."""
+    """Return the keys that the family added: without them, the hash is ``content``."""
     # The family adds both keys, or one: the job or a revision may state the other key, and a
     # family may have no restart cost.
     for keys in (_FAMILY_KEYS, frozenset({"throughput"}), frozenset({"restart"})):
@@ -257,6 +258,8 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
             if key not in JobSpec.model_fields:
                 problem, hint = "unknown key", hint_for_unknown(key, keys)
             faults.append(Fault(key, problem, hint))
+    # A revision to `steps` removes `chunks`, which was the maximum number of workers unless the job
+    # states another.
     if changes.get("steps") is not None and "chunks" not in revised:
         chunks, workers = record.get("chunks"), revised.get("workers")
         has_maximum = isinstance(workers, Mapping) and workers.get("max") is not None
@@ -265,8 +268,8 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
             faults.append(Fault("steps", problem, f"give workers: {{max: {chunks}}} too"))
     if faults:
         raise InputError(faults)
-    # Advice about the job names options of `submit` only while options set all of its keys. Labels
-    # and deadlines don't count: labels have no option either, but no advice is about them.
+    # Advice about the job names options of `submit` only while options set all of its keys. Two
+    # keys don't count: no advice is about `labels`, and `deadline` sets `by`, which has an option.
     stated = {key for key, value in changes.items() if value is not None} - {"labels", "deadline"}
     if has_options(revised) and any(option_for_key(key) is None for key in stated):
         revised["run"] = without_keys(revised["run"], {"from_options"})
@@ -346,6 +349,6 @@ def _is_slower(before: Job, after: Job) -> bool:
     """Return whether a slot does a smaller part of the work, with any allowed worker count."""
     for old, new in ((before.gains, after.gains), (before.internal_gains, after.internal_gains)):
         pairs = zip(old.tolist(), new.tolist(), strict=True)
-        if any(gain * after.required > faster * before.required for gain, faster in pairs):
+        if any(gain * after.required > new_gain * before.required for gain, new_gain in pairs):
             return True
     return False

@@ -1,4 +1,4 @@
-"""The error that the author of a script or of a job file has to correct, and checks for it."""
+"""`TrainingError`, checks of values that raise it, and imports of optional modules."""
 
 from __future__ import annotations
 

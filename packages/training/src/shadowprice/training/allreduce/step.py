@@ -85,8 +85,9 @@ class Step:
     def weigh(self, loss: Any) -> Any:
         """Return a loss, the mean over the samples of a part, scaled by the part's weight.
 
-        If there are several losses, weigh each and add them up. Gradients are averaged only in the
-        first backward pass after a forward pass, and a second backward pass is refused.
+        If there are several losses, weigh each, add them up, and call backward once per part. In
+        the last part, only the first backward pass after a forward pass averages gradients, so
+        `GradientSync` refuses a second one, except with DDP's static graph.
         """
         if self._part is None:
             raise TrainingError(

@@ -332,6 +332,8 @@ def connect_pair(
 ) -> PairLink:
     """Return one end of a link, once the other process has connected under the same ``name``.
 
+    ``rank`` is 0 at one end and 1 at the other.
+
     Raises `PeerLostError` if the other process doesn't connect in time, and `TrainingError` if
     torch lacks the backend.
     """

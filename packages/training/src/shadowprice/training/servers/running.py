@@ -41,6 +41,10 @@ _SIGTERM_SPREAD_SECONDS: Final = 5.0  # time within which all processes receive 
 _THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0  # timeout for the threads of connections at exit
 _STOP_POLL_SECONDS: Final = 0.02  # seconds between polls while a blocking action runs
 
+# Ranks of the two ends of a link.
+_FOLLOWER, _LEADER = 0, 1
+_WORKER, _SERVER = 0, 1
+
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -172,10 +176,13 @@ def _run_ps(
         state = _load_state(recipe, settings)
         server = Leader(recipe, settings, job.ps, job.workers, state, device)
         store = _run_until_sigterm(lambda: _store(generation, settings), stop)
+        # `index` is 1 if a checkpoint was restored, and `version` is its step.
         restore = Message(MessageKind.RESTORE, index=int(state is not None), version=server.version)
         for other in range(1, job.ps):
             name = f"leader-server-{other}"
-            follower = _run_until_sigterm(partial(connect_pair, store, name, 1, timeout), stop)
+            follower = _run_until_sigterm(
+                partial(connect_pair, store, name, _LEADER, timeout), stop
+            )
             follower.send(restore)
             server.followers.append(follower)
         # Wait until every follower has restored its state, so that a failure ends training here.
@@ -184,7 +191,7 @@ def _run_ps(
     else:
         store = _run_until_sigterm(lambda: _store(generation, settings), stop)
         name = f"leader-server-{job.rank}"
-        leader = _run_until_sigterm(partial(connect_pair, store, name, 0, timeout), stop)
+        leader = _run_until_sigterm(partial(connect_pair, store, name, _FOLLOWER, timeout), stop)
         state = _load_state_as_leader(recipe, settings, _run_until_sigterm(leader.receive, stop))
         version = 0 if state is None else int(state["assigner"]["committed"])
         model = None if state is None else state["model"]
@@ -199,7 +206,8 @@ def _run_ps(
         # Each thread has another connection to the store, because waiting for a worker that never
         # comes blocks the connection.
         own_store = store.clone()
-        link = connect_pair(own_store, _link_name(worker, job.rank), 1, timeout, settings.backend)
+        name = _link_name(worker, job.rank)
+        link = connect_pair(own_store, name, _SERVER, timeout, settings.backend)
         offer_shared_memory(link, server.shard.values.nbytes if settings.shared_memory else 0)
         link.traffic = server.traffic
         return link
@@ -272,7 +280,8 @@ def _run_worker(
         links: list[Link] = []
         timeout = timedelta(seconds=settings.join)
         for server in range(job.ps):
-            link = connect_pair(store, _link_name(job.rank, server), 0, timeout, settings.backend)
+            name = _link_name(job.rank, server)
+            link = connect_pair(store, name, _WORKER, timeout, settings.backend)
             accept_shared_memory(link)
             links.append(link)
         return store, links

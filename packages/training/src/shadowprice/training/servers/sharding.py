@@ -1,8 +1,9 @@
 """Even division of a model over parameter servers, by elements.
 
-The parameters are concatenated in the model's order, and every server has one slice of the result.
-The slices of two servers differ by at most one element, and a parameter may be split over several
-servers. A slice depends only on the server's rank and on the number of servers.
+The parameters are concatenated in the model's order, and every server has one range of the result.
+The lengths of two servers' ranges differ by at most one element. A parameter may be split over
+several servers, each of which has a slice of it. A range depends only on the server's rank and on
+the number of servers.
 """
 
 from __future__ import annotations
