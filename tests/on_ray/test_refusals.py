@@ -62,10 +62,10 @@ def test_another_version(
     address = of_another_version.address
     line = _refused(capsys, tmp_path, address)
     assert "2.1.0" in line
-    assert line.endswith("install what its nodes have")
+    assert line.endswith("install the versions of its nodes")
     words = ["experiment", "cloning-tail", "--on", address, "--out", str(tmp_path / "out")]
     assert main(words) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "2.1.0" in line
-    assert line.endswith("install what its nodes have")
+    assert line.endswith("install the versions of its nodes")
     assert not (tmp_path / "out").exists()

@@ -163,7 +163,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
     def _connect_error(self, error: BridgeError) -> str:
         link, text = self.session.link, str(error)
         if "ersion mismatch" in text or "version" in text.lower():
-            return f"{self._address}: {text}; install what its nodes have"
+            return f"{self._address}: {text}; install the versions of its nodes"
         if error.kind == "Closed" and "No module named" in link.last_output_line():
             return f"{link.last_output_line()}; run pip install 'shadowprice[ray]'"
         if error.kind == "Closed":
