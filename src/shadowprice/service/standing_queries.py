@@ -112,4 +112,4 @@ class StandingQuery(Generic[Result]):
         if self.task is task:
             self.task = None
         if not task.cancelled():
-            task.exception()  # asyncio logs errors that nobody retrieved
+            task.exception()  # asyncio would log it as never retrieved

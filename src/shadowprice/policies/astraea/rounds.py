@@ -791,7 +791,7 @@ def build_astraea(context: PolicyContext, parameters: RoundParameters) -> RoundP
 
 
 def build_batchsche(context: PolicyContext, parameters: RoundParameters) -> RoundPolicy:
-    """Build BatchSche: each tenant has servers of its own, and nobody lends units.
+    """Build BatchSche: each tenant has servers of its own, and lends no units.
 
     Astraea compares itself with Zhang et al., "Online Scheduling of Heterogeneous Distributed
     Machine Learning Jobs" (MobiHoc 2020), run for each tenant in its private cluster (section 5.1).

@@ -134,7 +134,7 @@ async def submit(
     A job object is decided at once (200); a refused job is returned too, with its reason. Jobs in
     `{"jobs": [...]}` are accepted as `pending`, all or none, and decided as fast as the policy can
     (202); `wait` waits for the decisions. Submitting the name and content of an open or finished
-    job again returns that job; a job that ended otherwise is submitted anew. With an
+    job again returns that job; a job that ended otherwise is submitted again. With an
     `Idempotency-Key`, repeating the request returns its jobs, even if they have ended or other jobs
     have their names now.
     """

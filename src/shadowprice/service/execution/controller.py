@@ -112,7 +112,7 @@ class FileUnpacker:
         for job in [job for job, task in self._tasks.items() if task.done() and job not in jobs]:
             task = self._tasks.pop(job)
             if not task.cancelled():
-                task.exception()  # asyncio logs errors that nobody retrieved
+                task.exception()  # asyncio would log it as never retrieved
 
     def release(self, closed: Callable[[str], bool]) -> None:
         """Start to delete the unpacked files that closed jobs didn't change."""

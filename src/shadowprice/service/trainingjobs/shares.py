@@ -244,19 +244,19 @@ def sync_shares(
     shares: Mapping[str, Mapping[str, int]],
     file: tuple[Tenant, ...] = (),
     *,
-    anew: bool = False,
+    is_start: bool = False,
 ) -> bool:
     """Apply the declared shares of tenants; return False if they are unchanged.
 
-    A share that an operator set stays until the tenant's namespace changes its declaration. A
-    tenant without a declared share gets its share in the cluster ``file``. At a start (``anew``),
-    the file may have changed, so unchanged declarations are applied too.
+    A share that an operator set is kept until the tenant's namespace changes its declaration. A
+    tenant without a declared share gets its share in the cluster ``file``. At a start
+    (``is_start``), the file may have changed, so unchanged declarations are applied too.
     """
     text = stored_value(batch.connection, _KEY)
     stored = json.loads(text or '{"shares": {}, "others": []}')
     previous: dict[str, dict[str, int]] = stored["shares"]
     declared = {name: dict(share) for name, share in shares.items()}
-    if previous == declared and not (anew and declared):
+    if previous == declared and not (is_start and declared):
         return False
     tenants_by_name = {tenant.name: tenant for tenant in batch.engine.cluster.tenants}
     in_file = {tenant.name: tenant for tenant in file}
@@ -266,7 +266,7 @@ def sync_shares(
         else:
             tenants_by_name.pop(name, None)
     for name, share in declared.items():
-        if anew or name not in tenants_by_name or share != previous.get(name):
+        if is_start or name not in tenants_by_name or share != previous.get(name):
             tenants_by_name[name] = Tenant(name, share)
     others = []
     if tenants_by_name:  # tenants with open jobs must stay known, even without a share
@@ -382,7 +382,9 @@ class NamespaceShares:
                 try:
                     self._may_write("shares", "")
                     await self._writer.do(
-                        sync_shares(combined.shares, self._file.tenants, anew=not self._has_applied)
+                        sync_shares(
+                            combined.shares, self._file.tenants, is_start=not self._has_applied
+                        )
                     )
                     self._has_applied = True
                 except ShadowpriceError as error:
