@@ -154,10 +154,10 @@ def shares(service: RunningService) -> dict[str, dict[str, str]]:
     return {entry["name"]: entry["share"] for entry in body}
 
 
-def follow(service: RunningService, *, anew: bool = False, **given: dict[str, int]) -> bool:
+def follow(service: RunningService, *, is_start: bool = False, **given: dict[str, int]) -> bool:
     writer = service.service.require_writer()
     loop: asyncio.AbstractEventLoop = writer._wake._loop  # type: ignore[attr-defined]  # asyncio's
-    change = writer.do(sync_shares(given, service.service.cluster.tenants, anew=anew))
+    change = writer.do(sync_shares(given, service.service.cluster.tenants, is_start=is_start))
     return bool(asyncio.run_coroutine_threadsafe(change, loop).result(60))
 
 
@@ -173,7 +173,7 @@ def test_changed_shares_update_tenants_except_operator_settings(tmp_path: Path) 
         assert service.client.put("/v1/tenants/own", json={"share": {"gpu": 1}}).is_success
         assert follow(service, a={"gpu": 4000})
         assert shares(service) == {"a": {"gpu": "6"}, "own": {"gpu": "1"}, "x": {}}
-        assert follow(service, a={"gpu": 4000}, anew=True)
+        assert follow(service, a={"gpu": 4000}, is_start=True)
         assert shares(service)["a"] == {"gpu": "4"}
         assert service.client.delete("/v1/tenants/own").is_success
         # No namespace has a share: everything is unlimited again, for any tenant.
@@ -203,6 +203,6 @@ def test_namespace_shares_survive_a_restart_and_a_new_cluster_file(tmp_path: Pat
     file = {"slot": "1h", "horizon": 50, "servers": servers, "tenants": [{"name": "a"}]}
     with run_service(tmp_path, cluster=file) as service:
         assert shares(service) == {"a": {}}  # the file's change came first
-        assert follow(service, a={"gpu": 4000}, anew=True)
+        assert follow(service, a={"gpu": 4000}, is_start=True)
         assert shares(service) == {"a": {"gpu": "4"}}
     assert yaml.safe_load((tmp_path / "cluster.yaml").read_text())["tenants"] == [{"name": "a"}]
